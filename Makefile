@@ -1,0 +1,51 @@
+# Two commands for users: `make demo` and `make test`. The rest serves contributors.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test lint types unit timm docs stress clean
+
+# torch first and pinned: a plain install of any other package may pull another build of it.
+.venv/core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) -e '.[report]'
+	touch $@
+
+.venv/dev: .venv/core
+	$(PIP) -e '.[all,docs,dev]'
+	touch $@
+
+# timm needs torchvision, beside which laplace-torch cannot be imported: an environment of its own.
+.venv-timm/ready: pyproject.toml constraints.txt
+	test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
+	.venv-timm/bin/pip --disable-pip-version-check install --quiet -c constraints.txt torch
+	.venv-timm/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e '.[timm]' pytest pytest-timeout beartype
+	touch $@
+
+demo: .venv/core
+	$(BIN)/kepsvgp demo
+
+test: lint types docs unit timm
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/dev
+	$(BIN)/pyright
+
+unit: .venv/dev
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+timm: .venv-timm/ready
+	.venv-timm/bin/pytest -o addopts="--timeout=600" tests/timm
+
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict --quiet
+
+stress: .venv/dev
+	$(BIN)/pytest -o addopts="--timeout=1800" tests/stress
+
+clean:
+	rm -rf .venv .venv-timm site .pytest_cache .ruff_cache

@@ -1,0 +1,35 @@
+"""Uncertainty-aware self-attention with kernel-eigen pair sparse variational GPs."""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kepsvgp.attention import KEPAttention as KEPAttention
+    from kepsvgp.objective import LossTerms as LossTerms
+    from kepsvgp.objective import loss as loss
+    from kepsvgp.prediction import Prediction as Prediction
+    from kepsvgp.prediction import predict as predict
+
+__version__ = version("kepsvgp")
+
+# Public names and where they live. They are imported on first use, so that the command
+# line can print its help without loading torch.
+_PUBLIC = {
+    "KEPAttention": "kepsvgp.attention",
+    "LossTerms": "kepsvgp.objective",
+    "Prediction": "kepsvgp.prediction",
+    "loss": "kepsvgp.objective",
+    "predict": "kepsvgp.prediction",
+}
+__all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC]
