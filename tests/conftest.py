@@ -1,0 +1,25 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Folder of the reference numbers; `KEPSVGP_GOLDEN` may point elsewhere."""
+    return Path(os.environ.get("KEPSVGP_GOLDEN", Path(__file__).parent / "golden"))
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of the real data sets; tests that need one skip where it is absent."""
+    root = os.environ.get("KEPSVGP_DATA")
+    if root is None or not Path(root).is_dir():
+        pytest.skip("real data sets not at hand: set KEPSVGP_DATA to their folder")
+    return Path(root)
