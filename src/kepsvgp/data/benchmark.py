@@ -1,0 +1,114 @@
+"""A benchmark: its splits, its shifts, what lies outside it, and how it came about."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from kepsvgp.data.examples import Augment, Examples, ImageExamples, TextExamples
+from kepsvgp.errors import UserError
+
+
+class LazyExamples(Mapping[str, Examples]):
+    """Sets of examples by name, each made when it is asked for and not kept."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Examples]] | None = None) -> None:
+        self._makers = dict(makers or {})
+
+    def __getitem__(self, name: str) -> Examples:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __repr__(self) -> str:
+        return f"LazyExamples({', '.join(self._makers)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """Everything a run needs to know about its data.
+
+    Attributes:
+        name: As in the configuration.
+        task: Whether inputs are images or texts.
+        classes: Name of each class.
+        train: What the model learns from.
+        val: What chooses among checkpoints and fits post-hoc methods.
+        test: What is reported, and nothing else.
+        seed: Seed of the splits.
+        shifts: Lazy sets by name: `gaussian_noise/3`, or `out_of_domain` for CoLA.
+        ood: Lazy sets of examples from elsewhere, by name; their labels are −1.
+        notes: What was reduced, generated or is missing, for every table and report.
+        augment: The augmentation that suits these images; None for none.
+        vocabulary_size: Number of token ids; 0 for images.
+    """
+
+    name: str
+    task: Literal["image", "text"]
+    classes: tuple[str, ...]
+    train: Examples
+    val: Examples
+    test: Examples
+    seed: int
+    shifts: Mapping[str, Examples] = field(default_factory=LazyExamples)
+    ood: Mapping[str, Examples] = field(default_factory=LazyExamples)
+    notes: tuple[str, ...] = ()
+    augment: Augment | None = None
+    vocabulary_size: int = 0
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of the images; None for texts."""
+        return self.train.shape if isinstance(self.train, ImageExamples) else None
+
+    @property
+    def feature_shape(self) -> tuple[int, int] | None:
+        """Layers and width of the contextual features; None where there are none."""
+        if not isinstance(self.train, TextExamples) or self.train.features is None:
+            return None
+        _, layers, width = self.train.features.shape
+        return layers, width
+
+    def split_record(self) -> dict[str, Any]:
+        """Sizes, seed and a checksum of each split, to be kept with a run."""
+        splits = {"train": self.train, "val": self.val, "test": self.test}
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "sizes": {name: len(part) for name, part in splits.items()},
+            "checksums": {name: checksum(part.rows) for name, part in splits.items()},
+            "notes": list(self.notes),
+        }
+
+
+def checksum(rows: Int[Tensor, " example"]) -> str:
+    """SHA-256 of a list of rows, in its order."""
+    return hashlib.sha256(rows.to(torch.int64).numpy().astype("<i8").tobytes()).hexdigest()
+
+
+class Split(NamedTuple):
+    """Rows of each part of a data set; no row is in two of them."""
+
+    train: Int[Tensor, " train"]
+    val: Int[Tensor, " val"]
+    test: Int[Tensor, " test"]
+
+
+def random_split(total: int, *, val: int, test: int = 0, seed: int) -> Split:
+    """A seeded random split of `total` rows, the same on every machine and in every run."""
+    if not (val > 0 and test >= 0 and val + test < total):
+        raise UserError(
+            f"a split must leave every part some examples; got {total} examples for "
+            f"{val} of validation and {test} of test."
+        )
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    held_out = val + test
+    return Split(order[held_out:], order[test:held_out], order[:test])
