@@ -1,0 +1,6 @@
+"""Self-attention layers with one signature: `forward(x, mask=None, *, num_samples, generator)`."""
+
+from kepsvgp.attention.base import PenalisedAttention as PenalisedAttention
+from kepsvgp.attention.base import Penalties as Penalties
+from kepsvgp.attention.base import fixed_draws as fixed_draws
+from kepsvgp.attention.kep import KEPAttention as KEPAttention

@@ -1,0 +1,407 @@
+"""Self-attention whose output is a draw from a kernel-eigen pair of sparse variational GPs."""
+
+from itertools import pairwise
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kepsvgp import ksvd, svgp
+from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of
+from kepsvgp.attention.statistics import (
+    ScorePair,
+    Statistics,
+    ksvd_objective,
+    ksvd_residual,
+    statistics,
+    sum_over_processes,
+)
+from kepsvgp.errors import UserError
+from kepsvgp.ksvd import at_least_float32
+
+Merge = Literal["add", "concat", "concat_lowrank"]
+Projection = Literal["landmark", "free", "dual"]
+Noise = Literal["joint", "token"]
+Branches = Literal["er", "ee", "rr"]
+KSVDLoss = Literal["objective", "residual"]
+
+
+class KEPAttention(PenalisedAttention):
+    r"""Multi-head self-attention as a kernel-eigen pair of sparse variational GPs.
+
+    The attention kernel $K = \Phi_q \Phi_k^\top$ is never formed. Its leading singular pairs
+    enter through the scores $E = \Phi_q W_e$ and $R = \Phi_k W_r$; with the inducing variables
+    $u_d \sim q(u_d) = \mathcal{N}(m_d, L_d L_d^\top)$ the two branches are
+    $F^e = E \Lambda^{-1} u$ and $F^r = R \Lambda^{-1} u$, merged and mapped to the head's width:
+
+    $$O = (E + R)\, G + b \quad\text{or}\quad O = W_1 [E; R]\, G + b,
+      \qquad G = \Lambda^{-1} u\, W.$$
+
+    One draw of $u$ gives a joint draw over all tokens, at a cost linear in their number.
+    Training passes leave behind what the objective needs (`penalties`); nothing else is kept.
+
+    Args:
+        dim: Width of the tokens, divided evenly among the heads.
+        num_heads: Number of heads, each with a kernel and a pair of GPs of its own.
+        rank: Number s of singular pairs kept, which is the number of inducing variables.
+        merge: How the branches come together. `"add"` serves sequences of any length;
+            `"concat"` learns a map over the 2N stacked outputs, `"concat_lowrank"` its
+            factorisation of rank s. Both need `num_tokens`.
+        num_tokens: Length of every sequence, for the concat merges.
+        num_landmarks: Tokens, evenly spaced, that define the data-dependent directions of the
+            `"landmark"` projection; `10 * rank` by default.
+        projection: `"landmark"`: W_e = X_Mᵀ A_e from landmark tokens X_M. `"free"`: W_e learnt,
+            the same for all sequences. `"dual"`: W_e = Φ_kᵀ X A_r, KSVD's own stationarity
+            condition, with no landmarks and no dependence on position or length.
+        noise: `"joint"`: one draw of u for a sequence. `"token"`: one for each token, which has
+            the same marginal variances but none of the covariance across tokens.
+        branches: `"er"` for the pair; `"ee"` or `"rr"` uses one branch twice (the paper's
+            ablation of the asymmetry).
+        qk_bias: Whether the query and key maps have a bias.
+        dropout: Dropout on the output.
+        ksvd_loss: `"objective"` is the paper's J². `"residual"`, for the dual projection, is
+            the squared distance from K H_r = H_e Λ and its adjoint relative to the scores'
+            energy; it is zero at singular pairs only.
+        posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
+        check_finite: Refuse inputs with NaN or infinity; costs a pass over the input.
+
+    References:
+        Chen et al., 2024, arXiv:2402.01476, section 4 and eqs. 16–18.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        rank: int = 10,
+        merge: Merge = "add",
+        num_tokens: int | None = None,
+        num_landmarks: int | None = None,
+        projection: Projection = "landmark",
+        noise: Noise = "joint",
+        branches: Branches = "er",
+        qk_bias: bool = False,
+        dropout: float = 0.0,
+        ksvd_loss: KSVDLoss = "objective",
+        posterior_scale: float = 0.1,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
+        _check_positive(
+            dim=dim, num_heads=num_heads, rank=rank, num_landmarks=num_landmarks,
+            num_tokens=1 if num_tokens is None else num_tokens, posterior_scale=posterior_scale,
+        )  # fmt: skip
+        _check_choice("merge", merge, Merge)
+        _check_choice("projection", projection, Projection)
+        _check_choice("noise", noise, Noise)
+        _check_choice("branches", branches, Branches)
+        _check_choice("ksvd_loss", ksvd_loss, KSVDLoss)
+        if dim % num_heads != 0:
+            raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
+        if merge != "add" and num_tokens is None:
+            raise UserError(f"merge={merge!r} must be given num_tokens; got None.")
+        if ksvd_loss == "residual" and projection != "dual":
+            raise UserError(
+                f"ksvd_loss='residual' must go with projection='dual'; got {projection!r}."
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise UserError(f"dropout must be in [0, 1); got {dropout}.")
+        self.dim, self.num_heads, self.rank = dim, num_heads, rank
+        self.merge, self.num_tokens = merge, num_tokens
+        self.projection, self.num_landmarks = projection, num_landmarks
+        self.noise, self.branches, self.ksvd_loss = noise, branches, ksvd_loss
+        self.check_finite = check_finite
+        self.feature_map = ksvd.COSINE
+
+        self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
+        if projection == "dual":
+            self.to_dual = nn.Linear(dim, 2 * num_heads * rank, bias=False)
+        else:
+            rows = num_landmarks if projection == "landmark" else dim // num_heads
+            self.w_e = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+            self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+        self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
+        self.u_mean = nn.Parameter(torch.randn(num_heads, rank, rank) / rank**0.5)
+        log_scale = torch.full((rank,), posterior_scale).log()
+        self.u_tril_raw = nn.Parameter(torch.diag(log_scale).repeat(num_heads, rank, 1, 1))
+        self.to_output = nn.Linear(rank, dim // num_heads)
+        if num_tokens is not None and merge != "add":
+            # W₁ (N × 2N), or its factors Bᵀ (s × 2N) and A (N × s), applied one after the other
+            widths = [2 * num_tokens, num_tokens]
+            if merge == "concat_lowrank":
+                widths.insert(1, rank)
+            maps = [nn.Linear(width, next_width) for width, next_width in pairwise(widths)]
+            self.token_weights = nn.ParameterList([layer.weight for layer in maps])
+            self.token_bias = maps[-1].bias
+        self.dropout = nn.Dropout(dropout)
+        self._statistics: Statistics | None = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "*sample batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*samples batch token dim"]:
+        """A draw of the attention output.
+
+        Without `num_samples` every sequence has a draw of its own. With it, the output gains a
+        leading sample axis (or `x` has one already), and all sequences share the draw of a
+        sample, so that a prediction does not depend on the rest of its batch.
+
+        Args:
+            x: Tokens.
+            mask: True at real tokens; without it all are.
+            num_samples: Number of samples, the size of the leading axis of the result.
+            generator: Source of the draws.
+        """
+        self._check_inputs(x, mask, num_samples)
+        sequences = x.flatten(0, -3)
+        mask_of_each = _repeat_mask(mask, len(sequences))
+        pair = self.scores(sequences, mask_of_each)
+        if self.training:
+            self._remember(pair, mask_of_each)
+        if self.noise == "token":
+            out = self._token_draws(pair, x, num_samples, generator)
+        else:
+            # (*sample batch head token rank) @ (*sample batch|1 head rank width)
+            readout = self._readout(self._draws(x, num_samples, generator))
+            merged = self._merge(pair).mT.unflatten(0, x.shape[:-2])
+            out = merged @ readout.to(merged.dtype) + self._bias()
+        return self.dropout(_join_heads(out))
+
+    def posterior_mean(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+    ) -> Float[Tensor, "batch token dim"]:
+        """The output with every u at its mean: no noise, no dropout."""
+        self._check_inputs(x, mask, None)
+        merged = self._merge(self.scores(x, mask)).mT
+        readout = self._readout(at_least_float32(self.u_mean))
+        return _join_heads(merged @ readout.to(merged.dtype) + self._bias())
+
+    def scores(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+    ) -> ScorePair:
+        """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
+        # (batch 2·head token feature): queries of all heads, then keys of all heads
+        qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
+        if self.projection == "dual":
+            return self._dual_scores(x, qk, mask)
+        # both branches in one product: their directions stand along the axis of the heads
+        weight = torch.cat([self.w_e, self.w_r])
+        trace = ksvd.mean_trace(self.w_e, self.w_r)
+        if self.projection == "free":
+            directions = weight
+        else:
+            tokens = ksvd.landmarks(x, mask, self.num_landmarks)
+            directions = ksvd.landmark_directions(tokens.repeat(1, 1, 2), weight)
+        both = ksvd.project(qk, directions, mask, self.feature_map)
+        e_scores, r_scores = both.chunk(2, dim=1)
+        return ScorePair(e_scores, r_scores, trace, None)
+
+    def penalties(self) -> Penalties:
+        """KL of q(u), and the KSVD penalty of the last training pass.
+
+        The pass is forgotten by the call, so that no graph outlives its step. Where processes
+        share a batch (`torch.distributed` is initialised), the penalty is that of the whole
+        batch, and all of them must call.
+        """
+        local, self._statistics = self._statistics, None
+        if local is None:
+            raise UserError(
+                "penalties must follow a forward pass in training mode, once; there was none "
+                "since the last call. Call model.train() and the model before the loss."
+            )
+        u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
+        total = sum_over_processes(local)
+        if self.ksvd_loss == "residual":
+            return Penalties(kl, ksvd_residual(total))
+        return Penalties(kl, ksvd_objective(total, self.log_lambda))
+
+    def draw(
+        self, num_samples: int, *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "sample head rank value"] | Int[Tensor, " sample"]:
+        """Draws of the inducing variables u; with `noise="token"`, the seeds of such draws."""
+        if self.noise == "token":
+            return torch.randint(2**62, (num_samples,), generator=generator)
+        return self._draw_inducing(num_samples, generator)
+
+    def _draw_inducing(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
+        u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        u_mean = at_least_float32(self.u_mean)
+        return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
+
+    def _dual_scores(self, x: Tensor, qk: Tensor, mask: Tensor | None) -> ScorePair:
+        # H_eᵀ, H_rᵀ: (batch head rank token)
+        dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
+        h_e, h_r = dual.chunk(2, dim=1)
+        if mask is not None:
+            h_e, h_r = (h * mask[:, None, None, :] for h in (h_e, h_r))
+        q, k = qk.chunk(2, dim=1)
+        # W_e = Φ_kᵀ H_r / n    W_r = Φ_qᵀ H_e / n
+        w_e = ksvd.dual_directions(k, h_r, mask, self.feature_map)
+        w_r = ksvd.dual_directions(q, h_e, mask, self.feature_map)
+        e_scores = ksvd.project(q, w_e, mask, self.feature_map)
+        r_scores = ksvd.project(k, w_r, mask, self.feature_map)
+        residual = None
+        if self.training and self.ksvd_loss == "residual":
+            residual = ksvd.residual_sums(e_scores, h_e, self.log_lambda)
+            residual = residual + ksvd.residual_sums(r_scores, h_r, self.log_lambda)
+        return ScorePair(e_scores, r_scores, ksvd.mean_trace(w_e, w_r), residual)
+
+    def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
+        """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""
+        first, second = self._branches(pair.e, pair.r)
+        if self.merge == "add":
+            return first + second
+        return self._over_tokens(torch.cat([first, second], dim=-1))
+
+    def _branches(self, e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        return {"er": (e, r), "ee": (e, e), "rr": (r, r)}[self.branches]
+
+    def _draws(
+        self, x: Tensor, num_samples: int | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "*draw head rank value"]:
+        """Inducing variables for every sequence (batch …), or every sample (sample 1 …)."""
+        shared = self._shared_draws(num_samples, generator)
+        if shared is None:
+            u = self._draw_inducing(x.shape[:-2].numel(), generator)
+            return u.unflatten(0, x.shape[:-2])
+        return shared if num_samples is None else shared.unsqueeze(1)
+
+    def _shared_draws(
+        self, num_samples: int | None, generator: torch.Generator | None
+    ) -> Tensor | None:
+        """The draws that all sequences share: those held by `fixed_draws`, or new ones."""
+        held = draws_of(self)
+        if held is None:
+            return None if num_samples is None else self.draw(num_samples, generator=generator)
+        expected = 1 if num_samples is None else num_samples
+        if len(held) != expected:
+            raise UserError(f"num_samples must be the {len(held)} fixed draws; got {num_samples}.")
+        return held
+
+    def _readout(self, u: Float[Tensor, "*draw head rank value"]) -> Tensor:
+        """G = Λ⁻¹ u W, the map from scores to the head's width."""
+        return svgp.whiten(self.log_lambda, u) @ at_least_float32(self.to_output.weight).mT
+
+    def _bias(self) -> Tensor:
+        """b, or what becomes of it under the map over tokens: (W₁ 1) bᵀ + c."""
+        if self.merge == "add":
+            return self.to_output.bias
+        ones = self.to_output.bias.new_ones(2 * (self.num_tokens or 0))
+        rows = self._over_tokens(ones).unsqueeze(-1)
+        return rows * self.to_output.bias + self.token_bias.unsqueeze(-1)
+
+    def _over_tokens(self, t: Float[Tensor, "*shape stacked"]) -> Float[Tensor, "*shape token"]:
+        """W₁ t, along the last axis."""
+        for weight in self.token_weights:
+            t = nn.functional.linear(t, weight.to(t.dtype))
+        return t
+
+    def _token_draws(
+        self,
+        pair: ScorePair,
+        x: Tensor,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Outputs with a draw of u for each token, the same for both branches."""
+        seeds = self._shared_draws(num_samples, generator)
+        if seeds is None:
+            u = self._draw_inducing(len(pair.e) * x.shape[-2], generator)
+            u = u.unflatten(0, x.shape[:-1])
+        else:
+            u = torch.stack([self._draw_by_position(x.shape[-2], int(seed)) for seed in seeds])
+            u = u.unsqueeze(1) if num_samples is not None else u
+        whitened = svgp.whiten(self.log_lambda, u)
+        values = [
+            # f_nd = s_nᵀ Λ⁻¹ u_nd
+            torch.einsum(
+                "... h r n, ... n h r v -> ... h v n",
+                scores.unflatten(0, x.shape[:-2]),
+                whitened.to(scores.dtype),
+            )
+            for scores in self._branches(pair.e, pair.r)
+        ]
+        if self.merge == "add":
+            merged = values[0] + values[1]
+        else:
+            merged = self._over_tokens(torch.cat(values, dim=-1))
+        return merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
+
+    def _draw_by_position(self, num_tokens: int, seed: int) -> Tensor:
+        """Inducing variables by position, the same whatever the length of the sequence."""
+        generator = torch.Generator(self.u_mean.device).manual_seed(seed)
+        # torch fills normals in blocks of 16, so draws of whole blocks begin alike
+        return self._draw_inducing(-(-num_tokens // 16) * 16, generator)[:num_tokens]
+
+    def _remember(self, pair: ScorePair, mask: Tensor | None) -> None:
+        # Recomputed passes of gradient checkpointing run inside the backward pass, when the
+        # objective has its terms already; remembering them would keep their graph alive.
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            return
+        self._statistics = statistics(pair, mask)
+
+    def _check_inputs(self, x: Tensor, mask: Tensor | None, num_samples: int | None) -> None:
+        if x.ndim not in (3, 4) or x.shape[-1] != self.dim:
+            raise UserError(
+                f"x must have shape (batch, token, {self.dim}) or (sample, batch, token, "
+                f"{self.dim}); got {tuple(x.shape)}."
+            )
+        if x.ndim == 4 and num_samples != x.shape[0]:
+            raise UserError(
+                f"num_samples must be the size of x's sample axis, {x.shape[0]}; got {num_samples}."
+            )
+        if num_samples is not None and num_samples < 1:
+            raise UserError(f"num_samples must be at least 1; got {num_samples}.")
+        if self.merge != "add" and x.shape[-2] != self.num_tokens:
+            raise UserError(
+                f"x must have {self.num_tokens} tokens, as merge={self.merge!r} was built for; "
+                f"got {x.shape[-2]}. merge='add' takes any length."
+            )
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]):
+            raise UserError(
+                f"mask must be bool of shape {tuple(x.shape[-3:-1])}, True at real tokens; "
+                f"got {mask.dtype} of shape {tuple(mask.shape)}."
+            )
+        if self.check_finite and not x.isfinite().all():
+            raise UserError("x must be finite; it has NaN or infinite entries.")
+
+    def extra_repr(self) -> str:
+        """The settings that the parameters do not show."""
+        return (
+            f"num_heads={self.num_heads}, rank={self.rank}, merge={self.merge!r}, "
+            f"projection={self.projection!r}, noise={self.noise!r}, branches={self.branches!r}"
+        )
+
+
+def _join_heads(out: Float[Tensor, "*batch head token width"]) -> Tensor:
+    return out.transpose(-3, -2).flatten(-2)
+
+
+def _repeat_mask(mask: Tensor | None, num_sequences: int) -> Tensor | None:
+    if mask is None or len(mask) == 0:
+        return mask
+    return mask.repeat(num_sequences // len(mask), 1)
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if value <= 0:
+            raise UserError(f"{name} must be positive; got {value}.")
+
+
+def _check_choice(name: str, value: str, choices: object) -> None:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise UserError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")

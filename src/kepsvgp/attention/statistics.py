@@ -1,0 +1,68 @@
+"""What a training pass leaves for its KSVD penalty: sums, so that processes can add theirs."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kepsvgp import ksvd
+
+
+class ScorePair(NamedTuple):
+    """Projection scores of the two branches, tokens last, and what their KSVD terms need."""
+
+    e: Float[Tensor, "batch head rank token"]
+    r: Float[Tensor, "batch head rank token"]
+    trace: Float[Tensor, ""]
+    """Tr(W_eᵀ W_r), mean over heads and sequences."""
+    residual: Float[Tensor, "head rank"] | None
+    """Σ (e − λ h_e)² + (r − λ h_r)² over sequences and tokens, where it is asked for."""
+
+
+class Statistics(NamedTuple):
+    """Sums over a batch from which the KSVD penalty follows."""
+
+    energy: Float[Tensor, "head rank"]
+    residual: Float[Tensor, "head rank"]
+    trace: Float[Tensor, ""]
+    num_tokens: Float[Tensor, ""]
+    num_sequences: Float[Tensor, ""]
+
+
+def statistics(pair: ScorePair, mask: Bool[Tensor, "batch token"] | None) -> Statistics:
+    """The sums of one pass."""
+    sums = ksvd.token_sums(pair.e, pair.r, mask)
+    num_sequences = torch.full_like(sums.num_tokens, len(pair.e))
+    residual = torch.zeros_like(sums.energy) if pair.residual is None else pair.residual
+    return Statistics(
+        sums.energy, residual, pair.trace * num_sequences, sums.num_tokens, num_sequences
+    )
+
+
+def sum_over_processes(local: Statistics) -> Statistics:
+    """The statistics of the batch that all processes share; gradients flow to each part."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return local
+    from torch.distributed.nn.functional import all_reduce
+
+    # one message: the parts one after another
+    flat = [part.reshape(-1) for part in local]
+    total = all_reduce(torch.cat(flat)).split([part.numel() for part in flat])
+    shaped = (piece.reshape(part.shape) for piece, part in zip(total, local, strict=True))
+    return Statistics(*shaped)
+
+
+def ksvd_objective(total: Statistics, log_lambda: Float[Tensor, "head rank"]) -> Float[Tensor, ""]:
+    """J², the paper's penalty."""
+    sums = ksvd.TokenSums(total.energy, total.num_tokens)
+    trace = total.trace / total.num_sequences.clamp_min(1)
+    return ksvd.objective(sums, log_lambda, trace).square()
+
+
+def ksvd_residual(total: Statistics) -> Float[Tensor, ""]:
+    """Squared distance from K H_r = H_e Λ and its adjoint, relative to the scores' energy."""
+    # zero scores have no direction to be wrong about
+    floor = torch.finfo(total.energy.dtype).tiny
+    return (total.residual / total.energy.clamp_min(floor)).mean()

@@ -1,0 +1,246 @@
+"""Kernel SVD of the asymmetric attention kernel, in the primal.
+
+With feature maps φ_q, φ_k of the queries and keys the attention kernel of one head is
+K = Φ_q Φ_kᵀ. Its leading singular pairs enter through projection scores
+
+    E = Φ_q W_e        R = Φ_k W_r                         (N × s)
+
+and the KSVD of the paper (eq. 11) asks W_e, W_r, Λ for a zero of
+
+    J = ½ Σ eᵀ Λ⁻¹ e + ½ Σ rᵀ Λ⁻¹ r − Tr(W_eᵀ W_r).
+
+K itself is formed only by `attention_kernel`, which serves tests and inspection. Scores are
+kept with the tokens last, `batch head rank token`: every later product runs over tokens or
+rank, and this way none of them copies.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class FeatureMap(NamedTuple):
+    """A feature map φ(t) = base(t) · scale(t), its scalar factor kept apart.
+
+    Projections then cost one product with `base` and a multiplication of the s-wide result,
+    so that φ is never stored. `features` puts the two together.
+    """
+
+    base: Callable[[Tensor], Tensor]
+    scale: Callable[[Tensor], Tensor]
+
+
+def identity(t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The base of feature maps that only rescale."""
+    return t
+
+
+def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
+    """1 / ‖t‖ over the last axis, at least in float32; 0 is mapped to a finite number."""
+    t = at_least_float32(t)
+    # added, not clamped: the gradient at t = 0 is 0 and not NaN
+    return (t.square().sum(dim=-1) + 1e-24).rsqrt()
+
+
+# κ(q, k) = qᵀk / (‖q‖ ‖k‖)
+COSINE = FeatureMap(base=identity, scale=inverse_norm)
+
+
+def at_least_float32(t: Tensor) -> Tensor:
+    """`t` itself, or its float32 copy where it is of a narrower type."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def features(
+    t: Float[Tensor, "*shape feature"], feature_map: FeatureMap = COSINE
+) -> Float[Tensor, "*shape phi"]:
+    """φ(t), formed explicitly."""
+    return feature_map.base(t) * feature_map.scale(t).unsqueeze(-1)
+
+
+def landmark_positions(
+    num_real: Int[Tensor, " batch"], num_landmarks: int
+) -> Int[Tensor, "batch landmark"]:
+    """Ranks of the landmarks among the real tokens: ⌊m (n − 1) / (M − 1)⌋, evenly spaced."""
+    steps = torch.arange(num_landmarks, device=num_real.device)
+    last = (num_real - 1).clamp_min(0).unsqueeze(-1)
+    return steps * last // max(num_landmarks - 1, 1)
+
+
+def landmarks(
+    x: Float[Tensor, "batch token dim"],
+    mask: Bool[Tensor, "batch token"] | None,
+    num_landmarks: int,
+) -> Float[Tensor, "batch landmark dim"]:
+    """Evenly spaced tokens of each sequence; with a mask, spaced over its real tokens.
+
+    A sequence without any real token has zeros for landmarks.
+    """
+    batch, num_tokens, dim = x.shape
+    if mask is None:
+        full = torch.full((1,), num_tokens, device=x.device)
+        return x[:, landmark_positions(full, num_landmarks)[0]]
+    num_real = mask.sum(dim=-1)
+    # the real tokens first, in their order
+    order = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+    index = order.gather(1, landmark_positions(num_real, num_landmarks))
+    picked = x.gather(1, index.unsqueeze(-1).expand(batch, num_landmarks, dim))
+    return picked.masked_fill((num_real == 0)[:, None, None], 0.0)
+
+
+def landmark_directions(
+    landmark_tokens: Float[Tensor, "batch landmark dim"], weight: Float[Tensor, "head landmark k"]
+) -> Float[Tensor, "batch head feature k"]:
+    """W_{·|X} = X_Mᵀ W, with X_M the head's slice of the landmark tokens."""
+    by_head = landmark_tokens.unflatten(-1, (weight.shape[0], -1))
+    return torch.einsum("b m h f, h m k -> b h f k", by_head, weight)
+
+
+def project(
+    t: Float[Tensor, "batch head token feature"],
+    directions: Float[Tensor, "*batch head phi rank"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+    feature_map: FeatureMap = COSINE,
+) -> Float[Tensor, "batch head rank token"]:
+    """Projection scores (φ(t) W)ᵀ; zero at padding."""
+    scale = feature_map.scale(t)
+    if mask is not None:
+        scale = scale * mask.unsqueeze(1)
+    scores = directions.mT @ feature_map.base(t).mT
+    return scores * scale.unsqueeze(-2).to(scores.dtype)
+
+
+def dual_directions(
+    t: Float[Tensor, "batch head token feature"],
+    coefficients: Float[Tensor, "batch head rank token"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+    feature_map: FeatureMap = COSINE,
+) -> Float[Tensor, "batch head phi rank"]:
+    """W = φ(t)ᵀ H / n, the stationarity condition of KSVD, with n the number of real tokens.
+
+    Divided by n, the kernel does not grow with the length of the sequence.
+    """
+    scale = feature_map.scale(t)
+    if mask is None:
+        scale = scale / t.shape[-2]
+    else:
+        num_real = mask.sum(dim=-1, keepdim=True).clamp_min(1)
+        scale = scale * (mask / num_real).unsqueeze(1)
+    weighted = coefficients * scale.unsqueeze(-2).to(coefficients.dtype)
+    return (weighted @ feature_map.base(t)).mT
+
+
+class TokenSums(NamedTuple):
+    """What the KSVD terms need from a batch: sums over sequences and tokens, and their number."""
+
+    energy: Float[Tensor, "head rank"]
+    """Σ (e² + r²), by head and component."""
+    num_tokens: Float[Tensor, ""]
+    """Number of real tokens in the batch."""
+
+
+def token_sums(
+    e_scores: Float[Tensor, "batch head rank token"],
+    r_scores: Float[Tensor, "batch head rank token"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+) -> TokenSums:
+    """Sums of the squared scores over a batch; scores are zero at padding already."""
+    e_scores, r_scores = at_least_float32(e_scores), at_least_float32(r_scores)
+    energy = _sum_of_squares(e_scores) + _sum_of_squares(r_scores)
+    if mask is None:
+        count = energy.new_tensor(e_scores.shape[0] * e_scores.shape[-1])
+    else:
+        count = mask.sum().to(energy.dtype)
+    return TokenSums(energy, count)
+
+
+def _sum_of_squares(scores: Tensor) -> Tensor:
+    return scores.square().sum(dim=(0, -1))
+
+
+def objective(
+    sums: TokenSums, log_lambda: Float[Tensor, "head rank"], trace: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """J = ½ mean Σ_s e²/λ + ½ mean Σ_s r²/λ − Tr(W_eᵀ W_r), means over tokens and heads.
+
+    `trace` is the mean over heads (and sequences) of Tr(W_eᵀ W_r). Zero at the KSVD solution;
+    the penalty is its square.
+    """
+    num_heads = log_lambda.shape[0]
+    energy = (sums.energy * torch.exp(-at_least_float32(log_lambda))).sum()
+    return 0.5 * energy / (sums.num_tokens.clamp_min(1) * num_heads) - trace
+
+
+def mean_trace(
+    w_e: Float[Tensor, "*batch head k rank"], w_r: Float[Tensor, "*batch head k rank"]
+) -> Float[Tensor, ""]:
+    """Tr(W_eᵀ W_r), averaged over heads and sequences."""
+    w_e, w_r = at_least_float32(w_e), at_least_float32(w_r)
+    return (w_e * w_r).sum(dim=(-2, -1)).mean()
+
+
+def residual_sums(
+    scores: Float[Tensor, "batch head rank token"],
+    coefficients: Float[Tensor, "batch head rank token"],
+    log_lambda: Float[Tensor, "head rank"],
+) -> Float[Tensor, "head rank"]:
+    """Σ (s − λ h)² over a batch: how far K H_r = H_e Λ, or its adjoint, is from holding.
+
+    Zero only where the coefficients are singular vectors, which J² does not ensure.
+    """
+    target = coefficients * torch.exp(at_least_float32(log_lambda)).unsqueeze(-1)
+    return _sum_of_squares(at_least_float32(scores) - target)
+
+
+def orthonormal_columns(num_heads: int, rows: int, columns: int) -> Float[Tensor, "head k rank"]:
+    """A matrix per head with orthonormal columns (rows, where there are fewer rows)."""
+    weight = torch.empty(num_heads, rows, columns)
+    for head in weight:
+        torch.nn.init.orthogonal_(head)
+    return weight
+
+
+def attention_kernel(
+    q: Float[Tensor, "*batch token feature"],
+    k: Float[Tensor, "*batch token feature"],
+    feature_map: FeatureMap = COSINE,
+) -> Float[Tensor, "*batch token token"]:
+    """K = Φ_q Φ_kᵀ, formed explicitly. For small numbers of tokens."""
+    return features(q, feature_map) @ features(k, feature_map).mT
+
+
+class SVD(NamedTuple):
+    """The leading singular triplets of a kernel: K H_r = H_e Λ and Kᵀ H_e = H_r Λ."""
+
+    left: Float[Tensor, "*batch token rank"]
+    values: Float[Tensor, "*batch rank"]
+    right: Float[Tensor, "*batch token rank"]
+
+
+def exact_svd(kernel: Float[Tensor, "*batch token token"], rank: int) -> SVD:
+    """H_e, Λ and H_r of a small kernel (eq. 13)."""
+    left, values, right_t = torch.linalg.svd(kernel, full_matrices=False)
+    return SVD(left[..., :rank], values[..., :rank], right_t.mT[..., :rank])
+
+
+class SymmetricPair(NamedTuple):
+    """The two symmetric eigenproblems that carry an asymmetric kernel (eq. 15)."""
+
+    left: Float[Tensor, "*batch token rank"]
+    right: Float[Tensor, "*batch token rank"]
+    squared_values: Float[Tensor, "*batch rank"]
+
+
+def symmetric_eigenproblems(
+    kernel: Float[Tensor, "*batch token token"], rank: int
+) -> SymmetricPair:
+    """(K Kᵀ) H_e = H_e Λ² and (Kᵀ K) H_r = H_r Λ², each solved on its own."""
+    values, left = torch.linalg.eigh(kernel @ kernel.mT)
+    _, right = torch.linalg.eigh(kernel.mT @ kernel)
+    # eigh sorts upwards
+    return SymmetricPair(
+        left.flip(-1)[..., :rank], right.flip(-1)[..., :rank], values.flip(-1)[..., :rank]
+    )
