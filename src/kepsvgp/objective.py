@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.attention.base import Penalties, penalised_layers
 from kepsvgp.errors import UserError
 
 
@@ -42,8 +42,10 @@ def loss(
 
     With `kl_weight` β = 1 the first two terms are exactly −ELBO / `num_train`. Differs from the
     authors' code, which puts the whole KL beside a mean of cross-entropies: that is
-    `kl_weight=num_train` here. The KL and the penalty are gathered from all stochastic layers of
+    `kl_weight=num_train` here. The KL and the penalty are gathered from all penalised layers of
     the model, whatever model it is; one without any has an objective of cross-entropy alone.
+    The KL is that of the whole training set: a layer with a process of its own for every
+    sequence counts N times.
     Under gradient accumulation divide `total` by the number of micro-batches, and the KL counts
     once a step, as it should.
 
@@ -69,8 +71,14 @@ def loss(
     nll = F.cross_entropy(
         logits.flatten(0, -2), labels.repeat(num_samples), label_smoothing=label_smoothing
     )
-    penalties = [layer.penalties() for layer in stochastic_layers(model)]
-    kl = torch.stack([p.kl for p in penalties]).sum() if penalties else torch.zeros_like(nll)
+    penalties = [layer.penalties() for layer in penalised_layers(model)]
+    kl = sum((_whole_kl(p, num_train) for p in penalties), start=torch.zeros_like(nll))
     ksvd = torch.stack([p.ksvd for p in penalties]).sum() if penalties else torch.zeros_like(nll)
     total = nll + (kl_weight / num_train) * kl + ksvd_weight * ksvd
     return LossTerms(total, nll, kl, ksvd)
+
+
+def _whole_kl(penalties: Penalties, num_train: int) -> Tensor:
+    if penalties.sequence_kl is None:
+        return penalties.kl
+    return penalties.kl + num_train * penalties.sequence_kl

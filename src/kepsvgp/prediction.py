@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -63,7 +63,7 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.probs)
 
-    def __getitem__(self, rows: slice | Tensor) -> Self:
+    def __getitem__(self, rows: slice | Tensor) -> "Prediction":
         """The prediction for some of the examples."""
         values = {
             name: value[:, rows] if name == "logits" else value[rows]
@@ -74,7 +74,7 @@ class Prediction:
     @classmethod
     def from_logits(
         cls, logits: Float[Tensor, "sample example class"], average: Average = "probs"
-    ) -> Self:
+    ) -> "Prediction":
         """Averages sampled logits: p = mean softmax, or the softmax of the mean.
 
         With `average="logits"` the parts of the uncertainty need not add up to the total.
@@ -88,7 +88,7 @@ class Prediction:
         return cls(probs, entropy(sampled).mean(dim=0))
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence["Prediction"]) -> "Prediction":
         """One prediction for the examples of all parts, in their order."""
         names = parts[0]._present()
         values = {
@@ -104,7 +104,7 @@ class Prediction:
             save_file(tensors, temporary)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path) -> "Prediction":
         """Reads what `save` wrote."""
         try:
             return cls(**load_file(path))
@@ -121,6 +121,7 @@ class Prediction:
         return {name: value for name, value in values.items() if value is not None}
 
 
+@runtime_checkable
 class Predictor(Protocol):
     """Anything fitted that predicts: a post-hoc method, an ensemble."""
 

@@ -4,3 +4,5 @@ from kepsvgp.attention.base import PenalisedAttention as PenalisedAttention
 from kepsvgp.attention.base import Penalties as Penalties
 from kepsvgp.attention.base import fixed_draws as fixed_draws
 from kepsvgp.attention.kep import KEPAttention as KEPAttention
+from kepsvgp.attention.primal import PrimalAttention as PrimalAttention
+from kepsvgp.attention.sgpa import SGPAttention as SGPAttention

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from kepsvgp.errors import UserError
 
 
 class Penalties(NamedTuple):
@@ -17,10 +19,15 @@ class Penalties(NamedTuple):
     """KL[q(u) ‖ p(u)], summed over heads and values: once for a whole training set."""
     ksvd: Float[Tensor, ""]
     """KSVD penalty of the last training pass."""
+    sequence_kl: Float[Tensor, ""] | None = None
+    """KL of a layer that has a process of its own for every sequence: the mean over the last
+    training pass. It counts as often as there are training examples."""
 
 
 class PenalisedAttention(nn.Module):
-    """A stochastic attention layer: a distribution to draw from, and terms for the objective."""
+    """An attention layer with terms for the objective and, if stochastic, something to draw."""
+
+    is_stochastic: ClassVar[bool] = True
 
     def penalties(self) -> Penalties:
         """The terms of the last training pass, which is forgotten by the call."""
@@ -31,9 +38,30 @@ class PenalisedAttention(nn.Module):
         raise NotImplementedError
 
 
+def penalised_layers(model: nn.Module) -> list[PenalisedAttention]:
+    """The layers of any model that add to the objective, each once, in order of registration."""
+    return [module for module in model.modules() if isinstance(module, PenalisedAttention)]
+
+
 def stochastic_layers(model: nn.Module) -> list[PenalisedAttention]:
     """The stochastic layers of any model, each once, in the order of registration."""
-    return [module for module in model.modules() if isinstance(module, PenalisedAttention)]
+    return [layer for layer in penalised_layers(model) if layer.is_stochastic]
+
+
+def recomputing() -> bool:
+    """Whether this is a pass that gradient checkpointing repeats inside the backward pass.
+
+    The objective has its terms already then; remembering them would keep their graph alive.
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def no_pass_error() -> UserError:
+    """What to say when penalties are asked for that no training pass has left."""
+    return UserError(
+        "penalties must follow a forward pass in training mode, once; there was none since the "
+        "last call. Call model.train() and the model before the loss."
+    )
 
 
 # Draws in force in this thread, by layer. A context variable and no attribute of the layer, so

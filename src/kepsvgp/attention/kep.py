@@ -8,7 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp import ksvd, svgp
-from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of
+from kepsvgp.attention.base import (
+    PenalisedAttention,
+    Penalties,
+    draws_of,
+    no_pass_error,
+    recomputing,
+)
 from kepsvgp.attention.statistics import (
     ScorePair,
     Statistics,
@@ -216,10 +222,7 @@ class KEPAttention(PenalisedAttention):
         """
         local, self._statistics = self._statistics, None
         if local is None:
-            raise UserError(
-                "penalties must follow a forward pass in training mode, once; there was none "
-                "since the last call. Call model.train() and the model before the loss."
-            )
+            raise no_pass_error()
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
         kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
         total = sum_over_processes(local)
@@ -346,9 +349,7 @@ class KEPAttention(PenalisedAttention):
         return self._draw_inducing(-(-num_tokens // 16) * 16, generator)[:num_tokens]
 
     def _remember(self, pair: ScorePair, mask: Tensor | None) -> None:
-        # Recomputed passes of gradient checkpointing run inside the backward pass, when the
-        # objective has its terms already; remembering them would keep their graph alive.
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        if recomputing():
             return
         self._statistics = statistics(pair, mask)
 

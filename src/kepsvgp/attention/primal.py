@@ -1,0 +1,123 @@
+"""Primal-Attention: the singular scores of the attention kernel, without a posterior."""
+
+from typing import ClassVar, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from kepsvgp import ksvd
+from kepsvgp.attention.base import PenalisedAttention, Penalties, no_pass_error, recomputing
+from kepsvgp.attention.statistics import (
+    ScorePair,
+    Statistics,
+    ksvd_objective,
+    statistics,
+    sum_over_processes,
+)
+from kepsvgp.errors import UserError
+
+Projection = Literal["landmark", "free"]
+
+
+class PrimalAttention(PenalisedAttention):
+    r"""Self-attention in the primal representation of kernel SVD; nothing in it is random.
+
+    The scores $E = \Phi_q W_e$ and $R = \Phi_k W_r$ are those of `KEPAttention`, and so is the
+    KSVD penalty; what the sparse GP pair puts behind them is left out:
+    $O = [E, R]\,W + b$, with a map W shared by the heads.
+
+    Args:
+        dim: Width of the tokens, divided evenly among the heads.
+        num_heads: Number of heads.
+        rank: Number s of singular pairs kept.
+        num_landmarks: Tokens that define the data-dependent directions; `10 * rank` by default.
+        projection: `"landmark"` for data-dependent directions, `"free"` for learnt ones.
+        qk_bias: Whether the query and key maps have a bias.
+        dropout: Dropout on the output.
+
+    References:
+        Chen et al., 2023, arXiv:2305.19798, eqs. 6 and 9.
+    """
+
+    is_stochastic: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        rank: int = 10,
+        num_landmarks: int | None = None,
+        projection: Projection = "landmark",
+        qk_bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
+        if dim % num_heads != 0:
+            raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
+        if projection not in get_args(Projection):
+            raise UserError(f"projection must be 'landmark' or 'free'; got {projection!r}.")
+        self.dim, self.num_heads, self.rank = dim, num_heads, rank
+        self.projection, self.num_landmarks = projection, num_landmarks
+        self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
+        rows = num_landmarks if projection == "landmark" else dim // num_heads
+        self.w_e = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+        self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+        self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
+        self.to_output = nn.Linear(2 * rank, dim // num_heads)
+        self.dropout = nn.Dropout(dropout)
+        self._statistics: Statistics | None = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "*sample batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*sample batch token dim"]:
+        """The attention output; see `KEPAttention.forward` for the arguments.
+
+        `num_samples` and `generator` are part of the signature that all our attention layers
+        share. This layer draws nothing: tokens with a leading sample axis keep it.
+        """
+        sequences = x.flatten(0, -3)
+        if mask is not None:
+            mask = mask.expand(*x.shape[:-3], *mask.shape).flatten(0, -2)
+        pair = self.scores(sequences, mask)
+        if self.training and not recomputing():
+            self._statistics = statistics(pair, mask)
+        # [E, R] W + b, heads side by side
+        both = torch.cat([pair.e, pair.r], dim=-2).mT
+        out = self.to_output(both.to(x.dtype)).transpose(1, 2).flatten(-2)
+        return self.dropout(out.unflatten(0, x.shape[:-2]))
+
+    def scores(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+    ) -> ScorePair:
+        """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
+        # (batch 2·head token feature): queries of all heads, then keys of all heads
+        qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
+        directions = torch.cat([self.w_e, self.w_r])
+        if self.projection == "landmark":
+            tokens = ksvd.landmarks(x, mask, self.num_landmarks)
+            directions = ksvd.landmark_directions(tokens.repeat(1, 1, 2), directions)
+        both = ksvd.project(qk, directions, mask, ksvd.COSINE)
+        e_scores, r_scores = both.chunk(2, dim=1)
+        return ScorePair(e_scores, r_scores, ksvd.mean_trace(self.w_e, self.w_r), None)
+
+    def penalties(self) -> Penalties:
+        """The KSVD penalty of the last training pass, which is forgotten by the call."""
+        local, self._statistics = self._statistics, None
+        if local is None:
+            raise no_pass_error()
+        penalty = ksvd_objective(sum_over_processes(local), self.log_lambda)
+        return Penalties(kl=torch.zeros_like(penalty), ksvd=penalty)
+
+    def extra_repr(self) -> str:
+        """The settings that the parameters do not show."""
+        return f"num_heads={self.num_heads}, rank={self.rank}, projection={self.projection!r}"
