@@ -5,9 +5,18 @@ configuration that exists is a configuration that makes sense.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 BenchmarkName = Literal["digits", "cifar10", "cifar100", "imdb", "cola", "images", "csv"]
 
@@ -89,5 +98,223 @@ class DataConfig(Section):
             raise ValueError(
                 "val_fraction + test_fraction must leave something to train on; "
                 f"got {self.val_fraction} + {self.test_fraction}."
+            )
+        return self
+
+
+AttentionKind = Literal["softmax", "kep", "sgpa", "primal"]
+HeadKind = Literal["linear", "sngp"]
+Method = Literal["msp", "kep", "sgpa", "primal", "sngp", "svdkl"]
+
+
+class Parts(NamedTuple):
+    """What a trained method changes in a model: its last attention layers, and its head."""
+
+    attention: AttentionKind
+    head: HeadKind
+
+
+PARTS: dict[Method, Parts] = {
+    "msp": Parts("softmax", "linear"),
+    "kep": Parts("kep", "linear"),
+    "sgpa": Parts("sgpa", "linear"),
+    "primal": Parts("primal", "linear"),
+    "sngp": Parts("softmax", "sngp"),
+    # its GP is trained in a second step, on the features of a softmax model
+    "svdkl": Parts("softmax", "linear"),
+}
+
+
+class KepConfig(Section):
+    """The KEP-SVGP layers; `primal` shares what it has in common with them.
+
+    Attributes:
+        rank: Number s of singular pairs kept.
+        merge: How the two branches come together; `auto` is `concat` for images, `add` for text.
+        num_landmarks: Tokens that make the data-dependent directions; None for 10 · rank.
+        projection: Where the directions come from; see `KEPAttention`.
+        noise: One draw for a sequence, or one for each token.
+        branches: The pair, or one branch twice (the ablation of the asymmetry).
+        qk_bias: Whether queries and keys have a bias.
+    """
+
+    rank: PositiveInt = 10
+    merge: Literal["auto", "add", "concat", "concat_lowrank"] = "auto"
+    num_landmarks: Limit = None
+    projection: Literal["landmark", "free", "dual"] = "landmark"
+    noise: Literal["joint", "token"] = "joint"
+    branches: Literal["er", "ee", "rr"] = "er"
+    qk_bias: bool = False
+
+
+class SgpaConfig(Section):
+    """The SGPA layers.
+
+    Attributes:
+        num_inducing: Global inducing keys of a head.
+        kernel: `auto` is `ard` for images and `exponential` for text, as in its paper.
+    """
+
+    num_inducing: PositiveInt = 50
+    kernel: Literal["auto", "exponential", "ard"] = "auto"
+
+
+class ModelConfig(Section):
+    """The Transformer, whatever its attention.
+
+    Attributes:
+        depth: Number of blocks.
+        dim: Width of the tokens.
+        num_heads: Heads of every attention layer.
+        mlp_dim: Width inside the blocks' MLPs.
+        dropout: Share dropped after each attention layer and in each MLP.
+        attention_dropout: Share of the softmax weights dropped.
+        kep_layers: How many of the last layers have the method's attention; the others have
+            softmax.
+        patch_size: Side of an image's patches.
+        embedding_dim: Width of the token embeddings of texts.
+        kep: The KEP-SVGP layers.
+        sgpa: The SGPA layers.
+    """
+
+    depth: PositiveInt = 7
+    dim: PositiveInt = 384
+    num_heads: PositiveInt = 12
+    mlp_dim: PositiveInt = 384
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    kep_layers: PositiveInt | Literal["all"] = 1
+    patch_size: PositiveInt = 4
+    embedding_dim: PositiveInt = 128
+    kep: KepConfig = KepConfig()
+    sgpa: SgpaConfig = SgpaConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ModelConfig":
+        if self.dim % self.num_heads:
+            raise ValueError(
+                f"dim must be divisible by num_heads={self.num_heads}; got {self.dim}."
+            )
+        if self.kep_layers != "all" and self.kep_layers > self.depth:
+            raise ValueError(
+                f"kep_layers must be at most depth={self.depth}; got {self.kep_layers}."
+            )
+        return self
+
+    @property
+    def num_replaced(self) -> int:
+        """How many of the last layers have the method's attention."""
+        return self.depth if self.kep_layers == "all" else self.kep_layers
+
+
+class ObjectiveConfig(Section):
+    """Weights of the objective; see `kepsvgp.objective`.
+
+    Attributes:
+        ksvd_weight: η, the weight of the KSVD loss.
+        kl_weight: Weight of KL / num_train; 1 is the evidence lower bound.
+    """
+
+    ksvd_weight: NonNegativeFloat = 1.0
+    kl_weight: NonNegativeFloat = 1.0
+
+
+class PredictionConfig(Section):
+    """How the trained model is asked.
+
+    Attributes:
+        num_samples: Monte Carlo samples of stochastic models.
+        average: What is averaged over the samples.
+        batch_size: Examples at a time; it does not change the answer.
+    """
+
+    num_samples: PositiveInt = 10
+    average: Literal["probs", "logits"] = "probs"
+    batch_size: PositiveInt = 200
+
+
+class TrainConfig(Section):
+    """The training loop.
+
+    Attributes:
+        epochs: Passes over the training set.
+        batch_size: Examples of one optimizer step, over all processes and micro-batches.
+        lr: Highest learning rate, reached at the end of the warm-up.
+        min_lr: Learning rate at the end of the cosine.
+        warmup_epochs: Epochs of linear growth of the learning rate.
+        weight_decay: Adam's L2 penalty.
+        clip_norm: Largest norm of the gradient; None for no clipping.
+        accumulate: Micro-batches that make up a batch in each process.
+        precision: Arithmetic of the forward pass.
+        augment: Augment images where the benchmark says how.
+        select: Which checkpoint becomes `model.safetensors`: that of the best validation
+            score, of the best validation NLL, or the last.
+        score: What the validation score is.
+        save_steps: Save the state for `--resume` every so many steps; None for every epoch.
+        device: `auto` takes an accelerator where there is one.
+        tensorboard: Write TensorBoard files into the run folder.
+    """
+
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 128
+    lr: PositiveFloat = 1e-3
+    min_lr: NonNegativeFloat = 1e-5
+    warmup_epochs: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: Annotated[PositiveFloat | None, Optional] = None
+    accumulate: PositiveInt = 1
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    augment: bool = True
+    select: Literal["score", "nll", "last"] = "score"
+    score: Literal["accuracy", "mcc"] = "accuracy"
+    save_steps: Limit = None
+    device: Literal["auto", "cpu"] = "auto"
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainConfig":
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr must be at most lr={self.lr}; got {self.min_lr}.")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs must be less than epochs={self.epochs}; got {self.warmup_epochs}."
+            )
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size must be divisible by accumulate={self.accumulate}; "
+                f"got {self.batch_size}."
+            )
+        return self
+
+
+class RunConfig(Section):
+    """Everything that decides a run.
+
+    Attributes:
+        method: What is trained; see `PARTS`.
+        seed: Seed of the weights, the order of the examples and all noise.
+        versions: Libraries that the run was made with; written, never read.
+    """
+
+    method: Method = "kep"
+    seed: int = Field(default=0, ge=0)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    train: TrainConfig = TrainConfig()
+    prediction: PredictionConfig = PredictionConfig()
+    versions: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RunConfig":
+        is_text = self.data.name in ("imdb", "cola", "csv")
+        if is_text and self.model.kep.merge.startswith("concat"):
+            raise ValueError(
+                "model.kep.merge must be 'add' for texts, whose lengths differ; "
+                f"got {self.model.kep.merge!r}."
+            )
+        if self.method == "primal" and self.model.kep.projection == "dual":
+            raise ValueError(
+                "model.kep.projection must be 'landmark' or 'free' for method='primal'; got 'dual'."
             )
         return self

@@ -6,3 +6,4 @@ from kepsvgp.attention.base import fixed_draws as fixed_draws
 from kepsvgp.attention.kep import KEPAttention as KEPAttention
 from kepsvgp.attention.primal import PrimalAttention as PrimalAttention
 from kepsvgp.attention.sgpa import SGPAttention as SGPAttention
+from kepsvgp.attention.softmax import SoftmaxAttention as SoftmaxAttention

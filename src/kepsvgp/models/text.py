@@ -1,0 +1,121 @@
+"""The paper's text Transformers: token embeddings, optionally beside contextual features."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kepsvgp.errors import UserError
+from kepsvgp.models.blocks import Block, Classifier, mean_pool
+
+
+class ScalarMix(nn.Module):
+    r"""Learnt convex combination of an encoder's layers, $\gamma \sum_l \mathrm{softmax}(a)_l h_l$.
+
+    References:
+        Peters et al., 2018, arXiv:1802.05365, eq. 1.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(
+        self, layers: Float[Tensor, "batch token layer feature"]
+    ) -> Float[Tensor, "batch token feature"]:
+        """The mix, as one product that reads the stack of layers once."""
+        weights = (self.scale * self.scores.softmax(dim=0)).to(layers.dtype)
+        return torch.einsum("l, b n l f -> b n f", weights, layers)
+
+
+class TextTransformer(Classifier):
+    """Transformer over tokens with mean pooling over the real ones.
+
+    The embedding of each token, beside its contextual features where there are any, is mapped
+    to the width of the model and given a sinusoidal position, counted along the tokens.
+
+    Args:
+        attentions: The attention layers, first to last.
+        head: Maps pooled features of width `dim` to logits.
+        embedding_dim: Width of the token embeddings.
+        feature_layers: Layers of the frozen encoder whose features come with the tokens, or 0.
+        feature_dim: Width of those features.
+    """
+
+    def __init__(
+        self,
+        attentions: Sequence[nn.Module],
+        head: nn.Module,
+        *,
+        vocab_size: int,
+        embedding_dim: int,
+        dim: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        feature_layers: int = 0,
+        feature_dim: int = 0,
+    ) -> None:
+        super().__init__(head)
+        self.dim = dim
+        self.embedding = nn.Embedding(vocab_size, embedding_dim)
+        self.mix = ScalarMix(feature_layers) if feature_layers else None
+        width = embedding_dim + (feature_dim if feature_layers else 0)
+        self.to_tokens = nn.Linear(width, dim) if width != dim else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
+        self.norm = nn.LayerNorm(dim)
+
+    def features(
+        self,
+        tokens: Int[Tensor, "batch token"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        features: Float[Tensor, "batch token layer feature"] | None = None,
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*sample batch dim"]:
+        """Normalised mean of the last tokens."""
+        x = self.embedding(tokens)
+        if (features is None) != (self.mix is None):
+            wanted = "no features" if self.mix is None else "contextual features with the tokens"
+            raise UserError(f"this model was built for {wanted}.")
+        if self.mix is not None and features is not None:
+            x = torch.cat([x, self.mix(features).to(x.dtype)], dim=-1)
+        x = self.to_tokens(x)
+        x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
+        for block in self.blocks:
+            x = block(x, mask, num_samples=num_samples, generator=generator)
+        return self.norm(mean_pool(x, mask))
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch token"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        features: Float[Tensor, "batch token layer feature"] | None = None,
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*sample batch class"]:
+        """Logits; `mask` is True at real tokens."""
+        pooled = self.features(tokens, mask, features, num_samples=num_samples, generator=generator)
+        return self.head(pooled)
+
+
+def sinusoids(
+    num_tokens: int, dim: int, device: torch.device | None = None
+) -> Float[Tensor, "token dim"]:
+    r"""Position vectors $\sin(n\,\omega_i)$, $\cos(n\,\omega_i)$ with $\omega_i = 10^{-8i/d}$.
+
+    References:
+        Vaswani et al., 2017, arXiv:1706.03762, section 3.5.
+    """
+    position = torch.arange(num_tokens, device=device, dtype=torch.float32)
+    # ωᵢ = 10000^(−2i/d)
+    frequency = torch.exp(
+        torch.arange(0, dim, 2, device=device, dtype=torch.float32) * (-math.log(10_000.0) / dim)
+    )
+    angle = position.unsqueeze(-1) * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[:, :dim]

@@ -1,0 +1,82 @@
+"""The paper's Vision Transformer: patches, learnt positions, mean pooling, no class token."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kepsvgp.errors import UserError
+from kepsvgp.models.blocks import Block, Classifier, mean_pool
+
+
+class VisionTransformer(Classifier):
+    """Vision Transformer over square patches, one block for each attention layer given.
+
+    Args:
+        attentions: The attention layers, first to last.
+        head: Maps pooled features of width `dim` to logits.
+        image_size: Height and width of the images, both multiples of `patch_size`.
+    """
+
+    def __init__(
+        self,
+        attentions: Sequence[nn.Module],
+        head: nn.Module,
+        *,
+        image_size: tuple[int, int],
+        channels: int,
+        patch_size: int,
+        dim: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(head)
+        self.patch_size = patch_size
+        self.to_tokens = nn.Linear(channels * patch_size**2, dim)
+        self.positions = nn.Parameter(torch.empty(num_patches(image_size, patch_size), dim))
+        nn.init.trunc_normal_(self.positions, std=0.02)
+        self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
+        self.norm = nn.LayerNorm(dim)
+
+    def features(
+        self,
+        images: Float[Tensor, "batch channel height width"],
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*sample batch dim"]:
+        """Normalised mean of the last tokens."""
+        x = self.to_tokens(patches(images, self.patch_size)) + self.positions
+        for block in self.blocks:
+            x = block(x, num_samples=num_samples, generator=generator)
+        return self.norm(mean_pool(x, None))
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch channel height width"],
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*sample batch class"]:
+        """Logits."""
+        return self.head(self.features(images, num_samples=num_samples, generator=generator))
+
+
+def num_patches(image_size: tuple[int, int], patch_size: int) -> int:
+    """Number of patches of an image; both sides must be multiples of the patch."""
+    height, width = image_size
+    if height % patch_size or width % patch_size:
+        raise UserError(
+            f"patch_size must divide the image's sides {height} and {width}; got {patch_size}."
+        )
+    return (height // patch_size) * (width // patch_size)
+
+
+def patches(
+    images: Float[Tensor, "batch channel height width"], patch_size: int
+) -> Float[Tensor, "batch token value"]:
+    """Non-overlapping patches, row by row, each flattened with its channels first."""
+    rows = images.unflatten(-1, (-1, patch_size)).unflatten(-3, (-1, patch_size))
+    # (batch, channel, row, y, column, x) → (batch, row, column, channel, y, x)
+    return torch.einsum("b c r y k x -> b r k c y x", rows).flatten(3).flatten(1, 2)

@@ -1,0 +1,201 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp.attention import KEPAttention, SoftmaxAttention
+from kepsvgp.config import KepConfig, ModelConfig
+from kepsvgp.errors import UserError
+from kepsvgp.models import (
+    Classifier,
+    ImageShape,
+    TextShape,
+    build_model,
+    transformer_cola,
+    transformer_imdb,
+    vit_cifar,
+)
+from kepsvgp.models.blocks import mean_pool
+from kepsvgp.models.text import ScalarMix, sinusoids
+from kepsvgp.models.vit import patches
+from kepsvgp.objective import loss
+from kepsvgp.prediction import call
+
+SAMPLE, BATCH, TOKEN, CLASS = 2, 3, 7, 5
+SMALL = ModelConfig(
+    depth=2, dim=22, num_heads=2, mlp_dim=13, embedding_dim=11, kep=KepConfig(rank=3)
+)
+IMAGES = ImageShape(channels=3, height=8, width=12)
+TEXTS = TextShape(vocab_size=17)
+FEATURED = TextShape(vocab_size=17, feature_layers=3, feature_dim=19)
+
+
+def inputs_for(shape: ImageShape | TextShape, generator: torch.Generator) -> object:
+    if isinstance(shape, ImageShape):
+        return torch.randn(BATCH, *shape, generator=generator)
+    lengths = torch.tensor([[2], [7], [4]])
+    inputs: dict[str, Tensor] = {
+        "tokens": torch.randint(shape.vocab_size, (BATCH, TOKEN), generator=generator),
+        "mask": torch.arange(TOKEN) < lengths,
+    }
+    if shape.feature_layers:
+        size = (BATCH, TOKEN, shape.feature_layers, shape.feature_dim)
+        inputs["features"] = torch.randn(size, generator=generator)
+    return inputs
+
+
+@pytest.mark.parametrize("shape", [IMAGES, TEXTS, FEATURED])
+@pytest.mark.parametrize("attention", ["softmax", "kep", "primal", "sgpa"])
+def test_model_gives_one_row_of_logits_an_example(shape, attention, generator) -> None:
+    model = build_model(SMALL, shape, CLASS, attention=attention)
+
+    assert call(model, inputs_for(shape, generator)).shape == (BATCH, CLASS)
+
+
+@pytest.mark.parametrize("shape", [IMAGES, TEXTS])
+def test_kep_model_puts_samples_first(shape, generator) -> None:
+    model = build_model(SMALL, shape, CLASS, attention="kep").eval()
+
+    logits = call(model, inputs_for(shape, generator), num_samples=SAMPLE)
+
+    assert logits.shape == (SAMPLE, BATCH, CLASS)
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_softmax_layers_after_the_first_draw_broadcast_over_samples(generator) -> None:
+    model = build_model(SMALL.model_copy(update={"depth": 3}), TEXTS, CLASS, attention="kep")
+    blocks = list(model.blocks)
+    model.blocks = torch.nn.ModuleList([blocks[0], blocks[2], blocks[1]])
+
+    logits = call(model.eval(), inputs_for(TEXTS, generator), num_samples=SAMPLE)
+
+    assert logits.shape == (SAMPLE, BATCH, CLASS)
+
+
+def test_softmax_model_does_not_repeat_itself_for_samples(generator) -> None:
+    model = build_model(SMALL, IMAGES, CLASS, attention="softmax").eval()
+
+    assert call(model, inputs_for(IMAGES, generator), num_samples=SAMPLE).ndim == 2
+
+
+@pytest.mark.parametrize(("layers", "kinds"), [(1, "sk"), (2, "kk"), ("all", "kk")])
+def test_model_has_the_attention_in_its_last_layers(layers, kinds) -> None:
+    config = SMALL.model_copy(update={"kep_layers": layers})
+    expected = [SoftmaxAttention if kind == "s" else KEPAttention for kind in kinds]
+
+    model = build_model(config, TEXTS, CLASS, attention="kep")
+
+    assert [type(block.attention) for block in model.blocks] == expected
+
+
+def test_merge_is_concat_for_images_and_add_for_text() -> None:
+    image, text = (build_model(SMALL, shape, CLASS) for shape in (IMAGES, TEXTS))
+
+    assert image.blocks[-1].attention.merge == "concat"
+    assert text.blocks[-1].attention.merge == "add"
+
+
+@pytest.mark.parametrize("shape", [IMAGES, TEXTS, FEATURED])
+@pytest.mark.parametrize("attention", ["softmax", "kep"])
+def test_every_parameter_receives_a_gradient(shape, attention, generator) -> None:
+    model = build_model(SMALL, shape, CLASS, attention=attention).train()
+    logits = call(model, inputs_for(shape, generator))
+
+    labels = torch.arange(BATCH)
+    loss(logits, labels, model, num_train=100, ksvd_weight=1.0).total.backward()
+
+    missing = [name for name, p in model.named_parameters() if p.grad is None]
+    assert not missing
+
+
+@pytest.mark.parametrize("attention", ["softmax", "kep"])
+def test_text_model_ignores_padding(attention, generator) -> None:
+    model = build_model(SMALL, FEATURED, CLASS, attention=attention).double().eval()
+    inputs = inputs_for(FEATURED, generator)
+    assert isinstance(inputs, dict)
+    inputs["features"] = inputs["features"].double()
+    length = 4
+    row = {name: value[2:, :length] for name, value in inputs.items()}
+
+    def logits(part: dict[str, Tensor]) -> Tensor:
+        draws = torch.Generator().manual_seed(0)
+        return call(model, part, num_samples=SAMPLE, generator=draws)
+
+    assert_close(logits(row)[..., 0, :], logits(inputs)[..., 2, :])
+
+
+def test_text_model_knows_the_order_of_its_tokens(generator) -> None:
+    model = build_model(SMALL, TEXTS, CLASS, attention="softmax").eval()
+    tokens = torch.arange(TOKEN).expand(1, -1)
+
+    assert not torch.allclose(model(tokens), model(tokens.flip(-1)))
+
+
+def test_text_model_wants_the_features_it_was_built_for(generator) -> None:
+    with_features = inputs_for(FEATURED, generator)
+    without = inputs_for(TEXTS, generator)
+
+    with pytest.raises(UserError, match="built for no features"):
+        call(build_model(SMALL, TEXTS, CLASS), with_features)
+    with pytest.raises(UserError, match="built for contextual features"):
+        call(build_model(SMALL, FEATURED, CLASS), without)
+
+
+def test_image_model_refuses_a_patch_that_does_not_fit() -> None:
+    with pytest.raises(UserError, match="sides 8 and 12; got 5"):
+        build_model(SMALL.model_copy(update={"patch_size": 5}), IMAGES, CLASS)
+
+
+def test_patches_are_cut_row_by_row(generator) -> None:
+    images = torch.randn(BATCH, *IMAGES, generator=generator)
+
+    cut = patches(images, 4)
+
+    assert cut.shape == (BATCH, 6, 48)
+    # the patch in the second row and third column
+    assert torch.equal(cut[1, 5], images[1, :, 4:8, 8:12].flatten())
+
+
+def test_mean_pool_is_the_mean_of_the_real_tokens(generator) -> None:
+    x = torch.randn(SAMPLE, 2, TOKEN, 3, generator=generator)
+    mask = torch.tensor([[True] * 3 + [False] * 4, [False] * TOKEN])
+
+    pooled = mean_pool(x, mask)
+
+    assert_close(pooled[:, 0], x[:, 0, :3].mean(dim=1))
+    assert_close(pooled[:, 1], torch.zeros(SAMPLE, 3))
+
+
+def test_scalar_mix_starts_as_the_mean_of_the_layers(generator) -> None:
+    layers = torch.randn(BATCH, TOKEN, 3, 5, generator=generator)
+
+    assert_close(ScalarMix(3)(layers), layers.mean(dim=2))
+
+
+def test_sinusoids_match_the_formula() -> None:
+    table = sinusoids(11, 7)
+
+    position, i = 5, 2
+    angle = torch.tensor(position * 10_000 ** (-2 * i / 7))
+    assert_close(table[position, 2 * i], angle.sin())
+    assert_close(table[position, 2 * i + 1], angle.cos())
+
+
+def num_parameters(model: Classifier) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_paper_models_have_the_paper_s_sizes() -> None:
+    # per softmax block: 4 d² + 4 d of attention, 2 d² + 2 d of the MLP, 4 d of two norms
+    d, blocks = 384, 7
+    vit = 48 * d + d + 64 * d + blocks * (6 * d * d + 10 * d) + 2 * d + 10 * d + 10
+    assert num_parameters(vit_cifar(10, "softmax")) == vit
+    assert len(vit_cifar(100, depth=6).blocks) == 6
+
+    imdb = transformer_imdb(1000, "softmax")
+    assert num_parameters(imdb) == 1000 * 128 + 6 * 128**2 + 10 * 128 + 2 * 128 + 2 * 128 + 2
+
+    cola = transformer_cola(1000, feature_layers=7, feature_dim=384)
+    assert len(cola.blocks) == 2
+    assert cola.embedding.embedding_dim == 128
+    assert cola.to_tokens.out_features == 256
