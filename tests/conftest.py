@@ -1,4 +1,6 @@
 import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,13 @@ def data_root() -> Path:
     if root is None or not Path(root).is_dir():
         pytest.skip("real data sets not at hand: set KEPSVGP_DATA to their folder")
     return Path(root)
+
+
+@pytest.fixture
+def plain_products() -> Iterator[None]:
+    """Products without oneDNN, whose bfloat16 kernels fail on some virtual processors."""
+    with warnings.catch_warnings():
+        # the switch also sets a flag for GPUs that are not there, and says so
+        warnings.simplefilter("ignore")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield

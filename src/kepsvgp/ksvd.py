@@ -127,7 +127,7 @@ def dual_directions(
     if mask is None:
         scale = scale / t.shape[-2]
     else:
-        num_real = mask.sum(dim=-1, keepdim=True).clamp_min(1)
+        num_real = mask.sum(dim=-1, keepdim=True).clamp_min(1).to(scale.dtype)
         scale = scale * (mask / num_real).unsqueeze(1)
     weighted = coefficients * scale.unsqueeze(-2).to(coefficients.dtype)
     return (weighted @ feature_map.base(t)).mT

@@ -69,7 +69,7 @@ class Prediction:
             name: value[:, rows] if name == "logits" else value[rows]
             for name, value in self._present().items()
         }
-        return type(self)(**values)
+        return Prediction(**values)
 
     @classmethod
     def from_logits(

@@ -40,7 +40,16 @@ def sample_inducing(
         dtype=u_tril.dtype,
         device=u_tril.device,
     )
-    return u_mean + torch.einsum("h v i j, n h v j -> n h i v", u_tril, noise)
+    return inducing_from_noise(u_mean, u_tril, noise)
+
+
+def inducing_from_noise(
+    u_mean: Float[Tensor, "head rank value"],
+    u_tril: Float[Tensor, "head value rank rank"],
+    noise: Float[Tensor, "*draw head value rank"],
+) -> Float[Tensor, "*draw head rank value"]:
+    """u_d = m_d + L_d ε for standard normal ε."""
+    return u_mean + torch.einsum("h v i j, ... h v j -> ... h i v", u_tril, noise)
 
 
 def whiten(

@@ -272,7 +272,7 @@ def test_objective_counts_the_kl_of_every_sequence() -> None:
 
     model = Pooled()
     logits = model(torch.randn(5, 3, 4))
-    kl = model.attention._kl
+    kl = model.attention._last_pass
     assert kl is not None
 
     # −ELBO / N = mean cross-entropy + mean KL of a sequence, whatever N

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,9 +25,17 @@ class Penalties(NamedTuple):
 
 
 class PenalisedAttention(nn.Module):
-    """An attention layer with terms for the objective and, if stochastic, something to draw."""
+    """An attention layer with terms for the objective and, if stochastic, something to draw.
+
+    A training pass may leave one thing behind, with `remember`; `recall` takes it away again, so
+    that no graph outlives its step. It is not part of the layer's state: copies lack it.
+    """
 
     is_stochastic: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_pass: Any = None
 
     def penalties(self) -> Penalties:
         """The terms of the last training pass, which is forgotten by the call."""
@@ -36,6 +44,28 @@ class PenalisedAttention(nn.Module):
     def draw(self, num_samples: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws that do not depend on the input, sample axis first."""
         raise NotImplementedError
+
+    def remember(self, left_behind: Any) -> None:
+        """Keeps what the penalties of this pass need.
+
+        Gradient checkpointing repeats a pass inside the backward pass, when the objective has
+        its terms already; remembering that one would keep its graph alive.
+        """
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
+            self._last_pass = left_behind
+
+    def recall(self) -> Any:
+        """What the last training pass left behind; a second call finds nothing."""
+        left_behind, self._last_pass = self._last_pass, None
+        if left_behind is None:
+            raise UserError(
+                "penalties must follow a forward pass in training mode, once; there was none "
+                "since the last call. Call model.train() and the model before the loss."
+            )
+        return left_behind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last_pass": None}
 
 
 def penalised_layers(model: nn.Module) -> list[PenalisedAttention]:
@@ -46,22 +76,6 @@ def penalised_layers(model: nn.Module) -> list[PenalisedAttention]:
 def stochastic_layers(model: nn.Module) -> list[PenalisedAttention]:
     """The stochastic layers of any model, each once, in the order of registration."""
     return [layer for layer in penalised_layers(model) if layer.is_stochastic]
-
-
-def recomputing() -> bool:
-    """Whether this is a pass that gradient checkpointing repeats inside the backward pass.
-
-    The objective has its terms already then; remembering them would keep their graph alive.
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-def no_pass_error() -> UserError:
-    """What to say when penalties are asked for that no training pass has left."""
-    return UserError(
-        "penalties must follow a forward pass in training mode, once; there was none since the "
-        "last call. Call model.train() and the model before the loss."
-    )
 
 
 # Draws in force in this thread, by layer. A context variable and no attribute of the layer, so

@@ -8,16 +8,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp import ksvd, svgp
+from kepsvgp.attention import noise as noise_by_place
 from kepsvgp.attention.base import (
     PenalisedAttention,
     Penalties,
     draws_of,
-    no_pass_error,
-    recomputing,
 )
 from kepsvgp.attention.statistics import (
     ScorePair,
-    Statistics,
     ksvd_objective,
     ksvd_residual,
     statistics,
@@ -143,7 +141,6 @@ class KEPAttention(PenalisedAttention):
             self.token_weights = nn.ParameterList([layer.weight for layer in maps])
             self.token_bias = maps[-1].bias
         self.dropout = nn.Dropout(dropout)
-        self._statistics: Statistics | None = None
 
     def forward(
         self,
@@ -170,7 +167,7 @@ class KEPAttention(PenalisedAttention):
         mask_of_each = _repeat_mask(mask, len(sequences))
         pair = self.scores(sequences, mask_of_each)
         if self.training:
-            self._remember(pair, mask_of_each)
+            self.remember(statistics(pair, mask_of_each))
         if self.noise == "token":
             out = self._token_draws(pair, x, num_samples, generator)
         else:
@@ -220,12 +217,9 @@ class KEPAttention(PenalisedAttention):
         share a batch (`torch.distributed` is initialised), the penalty is that of the whole
         batch, and all of them must call.
         """
-        local, self._statistics = self._statistics, None
-        if local is None:
-            raise no_pass_error()
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
         kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
-        total = sum_over_processes(local)
+        total = sum_over_processes(self.recall())
         if self.ksvd_loss == "residual":
             return Penalties(kl, ksvd_residual(total))
         return Penalties(kl, ksvd_objective(total, self.log_lambda))
@@ -235,7 +229,7 @@ class KEPAttention(PenalisedAttention):
     ) -> Float[Tensor, "sample head rank value"] | Int[Tensor, " sample"]:
         """Draws of the inducing variables u; with `noise="token"`, the seeds of such draws."""
         if self.noise == "token":
-            return torch.randint(2**62, (num_samples,), generator=generator)
+            return noise_by_place.draw_seeds(num_samples, generator=generator)
         return self._draw_inducing(num_samples, generator)
 
     def _draw_inducing(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
@@ -324,7 +318,7 @@ class KEPAttention(PenalisedAttention):
             u = self._draw_inducing(len(pair.e) * x.shape[-2], generator)
             u = u.unflatten(0, x.shape[:-1])
         else:
-            u = torch.stack([self._draw_by_position(x.shape[-2], int(seed)) for seed in seeds])
+            u = self._draw_by_position(seeds, x.shape[-2])
             u = u.unsqueeze(1) if num_samples is not None else u
         whitened = svgp.whiten(self.log_lambda, u)
         values = [
@@ -342,16 +336,11 @@ class KEPAttention(PenalisedAttention):
             merged = self._over_tokens(torch.cat(values, dim=-1))
         return merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
 
-    def _draw_by_position(self, num_tokens: int, seed: int) -> Tensor:
-        """Inducing variables by position, the same whatever the length of the sequence."""
-        generator = torch.Generator(self.u_mean.device).manual_seed(seed)
-        # torch fills normals in blocks of 16, so draws of whole blocks begin alike
-        return self._draw_inducing(-(-num_tokens // 16) * 16, generator)[:num_tokens]
-
-    def _remember(self, pair: ScorePair, mask: Tensor | None) -> None:
-        if recomputing():
-            return
-        self._statistics = statistics(pair, mask)
+    def _draw_by_position(self, seeds: Tensor, num_tokens: int) -> Tensor:
+        """Inducing variables for every sample and position, whatever the sequence's length."""
+        u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        eps = noise_by_place.normal(seeds.to(u_tril.device), num_tokens, *u_tril.shape[:-1])
+        return svgp.inducing_from_noise(at_least_float32(self.u_mean), u_tril, eps.to(u_tril))
 
     def _check_inputs(self, x: Tensor, mask: Tensor | None, num_samples: int | None) -> None:
         if x.ndim not in (3, 4) or x.shape[-1] != self.dim:

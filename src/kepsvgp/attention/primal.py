@@ -7,10 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp import ksvd
-from kepsvgp.attention.base import PenalisedAttention, Penalties, no_pass_error, recomputing
+from kepsvgp.attention.base import PenalisedAttention, Penalties
 from kepsvgp.attention.statistics import (
     ScorePair,
-    Statistics,
     ksvd_objective,
     statistics,
     sum_over_processes,
@@ -68,7 +67,6 @@ class PrimalAttention(PenalisedAttention):
         self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
         self.to_output = nn.Linear(2 * rank, dim // num_heads)
         self.dropout = nn.Dropout(dropout)
-        self._statistics: Statistics | None = None
 
     def forward(
         self,
@@ -87,8 +85,8 @@ class PrimalAttention(PenalisedAttention):
         if mask is not None:
             mask = mask.expand(*x.shape[:-3], *mask.shape).flatten(0, -2)
         pair = self.scores(sequences, mask)
-        if self.training and not recomputing():
-            self._statistics = statistics(pair, mask)
+        if self.training:
+            self.remember(statistics(pair, mask))
         # [E, R] W + b, heads side by side
         both = torch.cat([pair.e, pair.r], dim=-2).mT
         out = self.to_output(both.to(x.dtype)).transpose(1, 2).flatten(-2)
@@ -112,10 +110,7 @@ class PrimalAttention(PenalisedAttention):
 
     def penalties(self) -> Penalties:
         """The KSVD penalty of the last training pass, which is forgotten by the call."""
-        local, self._statistics = self._statistics, None
-        if local is None:
-            raise no_pass_error()
-        penalty = ksvd_objective(sum_over_processes(local), self.log_lambda)
+        penalty = ksvd_objective(sum_over_processes(self.recall()), self.log_lambda)
         return Penalties(kl=torch.zeros_like(penalty), ksvd=penalty)
 
     def extra_repr(self) -> str:

@@ -22,8 +22,6 @@ from kepsvgp.attention.base import (
     PenalisedAttention,
     Penalties,
     draws_of,
-    no_pass_error,
-    recomputing,
 )
 from kepsvgp.errors import UserError
 from kepsvgp.ksvd import at_least_float32
@@ -205,7 +203,6 @@ class SGPAttention(PenalisedAttention):
         self.log_scale = nn.Parameter(torch.full((num_heads,), log_scale))
         log_lengthscale = torch.full((num_heads, head_dim), float(head_dim)).log() / 4
         self.log_lengthscale = nn.Parameter(log_lengthscale)
-        self._kl: Tensor | None = None
 
     def forward(
         self,
@@ -221,8 +218,8 @@ class SGPAttention(PenalisedAttention):
                 f"num_samples must be the size of x's sample axis, {len(x)}; got {num_samples}."
             )
         posterior = self.marginals(x, mask)
-        if self.training and not recomputing():
-            self._kl = posterior.kl
+        if self.training:
+            self.remember(posterior.kl)
         # rounding may leave a variance of zero just below it
         floor = torch.finfo(posterior.variance.dtype).tiny
         std = posterior.variance.clamp_min(floor).sqrt()
@@ -258,9 +255,7 @@ class SGPAttention(PenalisedAttention):
 
     def penalties(self) -> Penalties:
         """KL of the last training pass, the mean over its sequences; forgotten by the call."""
-        kl, self._kl = self._kl, None
-        if kl is None:
-            raise no_pass_error()
+        kl = self.recall()
         return Penalties(kl=kl.new_zeros(()), ksvd=kl.new_zeros(()), sequence_kl=kl)
 
     def draw(
