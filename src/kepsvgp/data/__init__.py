@@ -14,8 +14,15 @@ from kepsvgp.errors import UserError
 
 def load_benchmark(config: DataConfig) -> Benchmark:
     """The benchmark that a configuration names, split and ready to be batched."""
-    if config.name == "digits":
-        from kepsvgp.data import digits
+    match config.name:
+        case "digits":
+            from kepsvgp.data import digits
 
-        return digits.load(config)
-    raise UserError(f"data.name='{config.name}' cannot be loaded yet.")
+            return digits.load(config)
+        case "cifar10" | "cifar100":
+            from kepsvgp.data import cifar
+
+            layout = cifar.CIFAR10 if config.name == "cifar10" else cifar.CIFAR100
+            return cifar.load(config, layout)
+        case _:
+            raise UserError(f"data.name='{config.name}' cannot be loaded yet.")

@@ -11,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
 from kepsvgp.config import DataConfig
+from kepsvgp.data import shifts
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import Benchmark, LazyExamples, random_split
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
@@ -30,6 +31,7 @@ def load(config: DataConfig) -> Benchmark:
     fifth = len(labels) // 5
     split = random_split(len(labels), val=fifth, test=fifth, seed=config.seed)
     test = everything.subset(split.test[: config.test_limit])
+    corrupted = shifts.for_images(config, test, cache=False)
     return Benchmark(
         name="digits",
         task="image",
@@ -38,6 +40,8 @@ def load(config: DataConfig) -> Benchmark:
         val=everything.subset(split.val[: config.val_limit]),
         test=test,
         seed=config.seed,
+        shifts=corrupted.sets,
+        notes=corrupted.notes,
         ood=LazyExamples({"photographs": photograph_patches}),
         # a mirrored digit is another sign: shifts alone
         augment=CropFlip(padding=1, flip=False),

@@ -1,0 +1,49 @@
+"""Image files of any size and format, brought to one size."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from kepsvgp.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def find(folder: Path) -> list[Path]:
+    """All image files under a folder, hidden ones left out, in the order of their names."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+    )
+
+
+def read_all(paths: Sequence[Path], size: int, *, grayscale: bool = False) -> np.ndarray:
+    """Images as bytes (N, C, size, size), decoded by as many threads as there are cores."""
+    # decoding releases the interpreter's lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        images = list(pool.map(lambda path: read(path, size, grayscale=grayscale), paths))
+    return np.stack(images)
+
+
+def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
+    """One image as bytes (C, size, size): scaled to its shorter side, then cut in the middle."""
+    try:
+        with Image.open(path) as image:
+            # a photograph may be stored lying on its side
+            upright = ImageOps.exif_transpose(image).convert("L" if grayscale else "RGB")
+            if upright.size != (size, size):
+                upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
+            pixels = np.array(upright)
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+        raise UserError(
+            f"{path} must be an image that Pillow can read; reading it failed ({error}). "
+            "Mend it or take it out of the folder."
+        ) from None
+    except Image.DecompressionBombError as error:
+        raise UserError(f"{path} must be an image of reasonable size: {error}.") from None
+    return pixels[None] if grayscale else pixels.transpose(2, 0, 1)

@@ -1,0 +1,86 @@
+"""Where data sets are, and arrays that are computed once and then mapped from disk.
+
+Data sets lie under one root as their publishers lay them out. What we compute from them goes
+to `generated/` beside them, each file whole or absent, under a name that says what it is of.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from kepsvgp.errors import UserError
+from kepsvgp.files import replacing
+
+
+def user_cache() -> Path:
+    """The folder for what can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kepsvgp"
+
+
+def data_root(root: Path | None = None) -> Path:
+    """The folder of data sets: `root`, else `KEPSVGP_DATA`, else one in the user's cache."""
+    if root is not None:
+        return Path(root).expanduser()
+    named = os.environ.get("KEPSVGP_DATA")
+    return Path(named).expanduser() if named else user_cache() / "data"
+
+
+def generated(root: Path) -> Path:
+    """The folder for arrays computed from the data under `root`."""
+    # a shared root may be read-only
+    at = next(folder for folder in (root, *root.parents) if folder.exists())
+    return (root if os.access(at, os.W_OK) else user_cache()) / "generated"
+
+
+def require(path: Path, data_set: str) -> Path:
+    """The path itself if it is there; else an error that says how to get it there."""
+    if not path.exists():
+        raise UserError(
+            f"{path} must exist; it is not there. `kepsvgp data fetch {data_set}` downloads it; "
+            f"without a network, `kepsvgp data list` says which file to put where. Another "
+            "folder of data sets is named by KEPSVGP_DATA or data.root."
+        )
+    return path
+
+
+def refuse(path: Path, expected: str, came: str) -> UserError:
+    """The error for a file that is not what its name says."""
+    return UserError(
+        f"{path} must be {expected}; {came}. It is damaged or another file under this name: "
+        "delete it and fetch it again."
+    )
+
+
+def key(*parts: object) -> str:
+    """A short name that changes with any of its parts; arrays count with all their bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).view(np.uint8).reshape(-1).data)
+        else:
+            digest.update(repr(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
+
+
+def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array at `path`, mapped; made and written first if it is not there."""
+    if not path.exists():
+        array = make()
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            np.save(stream, array, allow_pickle=False)
+    return load_array(path)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """A `.npy` file, mapped: what is not used is not read. Changes stay in memory."""
+    try:
+        # copy-on-write and not read-only: torch wants memory that it could write to
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise refuse(path, "a NumPy array file (.npy)", f"reading it failed ({error})") from None
