@@ -131,3 +131,10 @@ def test_huge_announced_length_is_refused_without_the_memory(tmp_path: Path) -> 
 
     with pytest.raises(UserError, match="file must be a whole pickle"):
         load_plain(tmp_path / "file")
+
+
+def test_huge_memo_index_is_refused_without_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\x80\x02]r\xff\xff\xff\x7f.")
+
+    with pytest.raises(UserError, match="memo entry 2147483647"):
+        load_plain(tmp_path / "file")

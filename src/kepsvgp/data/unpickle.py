@@ -6,9 +6,10 @@ for anything more is refused before it gets it.
 """
 
 import pickle
+import pickletools
 import struct
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -97,6 +98,8 @@ def load_plain(path: Path) -> Any:
     """The content of a pickle of plain data; anything else is a `UserError`."""
     try:
         with path.open("rb") as stream:
+            _check_memo(stream)
+            stream.seek(0)
             content = _PlainUnpickler(stream, encoding="bytes").load()
     except _Forbidden as error:
         raise UserError(
@@ -109,6 +112,13 @@ def load_plain(path: Path) -> Any:
             "or another file under this name: delete it and fetch it again."
         ) from None
     return _plain(content)
+
+
+def _check_memo(stream: BinaryIO) -> None:
+    """Refuses a pickle that asks for a table of a billion entries: a few bytes can."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream), start=1):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:
+            raise pickle.UnpicklingError(f"memo entry {argument} after {count} operations")
 
 
 def _plain(content: Any) -> Any:
