@@ -103,7 +103,7 @@ class DataConfig(Section):
 
 
 AttentionKind = Literal["softmax", "kep", "sgpa", "primal"]
-HeadKind = Literal["linear", "sngp"]
+HeadKind = Literal["linear", "sngp", "svdkl"]
 Method = Literal["msp", "kep", "sgpa", "primal", "sngp", "svdkl"]
 
 
@@ -120,8 +120,8 @@ PARTS: dict[Method, Parts] = {
     "sgpa": Parts("sgpa", "linear"),
     "primal": Parts("primal", "linear"),
     "sngp": Parts("softmax", "sngp"),
-    # its GP is trained in a second step, on the features of a softmax model
-    "svdkl": Parts("softmax", "linear"),
+    # trained in a second step, from the weights of a softmax model
+    "svdkl": Parts("softmax", "svdkl"),
 }
 
 
@@ -153,10 +153,45 @@ class SgpaConfig(Section):
     Attributes:
         num_inducing: Global inducing keys of a head.
         kernel: `auto` is `ard` for images and `exponential` for text, as in its paper.
+        layers: How many of the last layers are SGPA; its paper has all.
     """
 
     num_inducing: PositiveInt = 50
     kernel: Literal["auto", "exponential", "ard"] = "auto"
+    layers: PositiveInt | Literal["all"] = "all"
+
+
+class SngpConfig(Section):
+    """SNGP's last layers.
+
+    Attributes:
+        num_features: Random features of the head.
+        lengthscale: Of its kernel, in units of the norm of the pooled features.
+        spectral_bound: Largest singular value of the linear maps of the last block.
+    """
+
+    num_features: PositiveInt = 512
+    lengthscale: PositiveFloat = 1.0
+    spectral_bound: PositiveFloat = 0.95
+
+
+class SvdklConfig(Section):
+    """SV-DKL's head, and its second step.
+
+    Attributes:
+        num_features: Learnt features, each with a GP of its own.
+        grid_size: Grid points of each GP.
+        softmax_run: Run folder of the softmax model whose weights the second step starts from;
+            None trains one first, beside the run.
+        epochs: Epochs of the second step; None for as many as the first had.
+        lr_factor: Learning rate of the second step as a share of the first's.
+    """
+
+    num_features: PositiveInt = 32
+    grid_size: int = Field(default=64, ge=8)
+    softmax_run: Annotated[Path | None, Optional] = None
+    epochs: Limit = None
+    lr_factor: PositiveFloat = 0.1
 
 
 class ModelConfig(Section):
@@ -170,11 +205,13 @@ class ModelConfig(Section):
         dropout: Share dropped after each attention layer and in each MLP.
         attention_dropout: Share of the softmax weights dropped.
         kep_layers: How many of the last layers have the method's attention; the others have
-            softmax.
+            softmax. SGPA has a number of its own.
         patch_size: Side of an image's patches.
         embedding_dim: Width of the token embeddings of texts.
         kep: The KEP-SVGP layers.
         sgpa: The SGPA layers.
+        sngp: SNGP's last layers.
+        svdkl: SV-DKL's head.
     """
 
     depth: PositiveInt = 7
@@ -188,6 +225,8 @@ class ModelConfig(Section):
     embedding_dim: PositiveInt = 128
     kep: KepConfig = KepConfig()
     sgpa: SgpaConfig = SgpaConfig()
+    sngp: SngpConfig = SngpConfig()
+    svdkl: SvdklConfig = SvdklConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ModelConfig":
@@ -195,16 +234,15 @@ class ModelConfig(Section):
             raise ValueError(
                 f"dim must be divisible by num_heads={self.num_heads}; got {self.dim}."
             )
-        if self.kep_layers != "all" and self.kep_layers > self.depth:
-            raise ValueError(
-                f"kep_layers must be at most depth={self.depth}; got {self.kep_layers}."
-            )
+        for name, layers in (("kep_layers", self.kep_layers), ("sgpa.layers", self.sgpa.layers)):
+            if isinstance(layers, int) and layers > self.depth:
+                raise ValueError(f"{name} must be at most depth={self.depth}; got {layers}.")
         return self
 
-    @property
-    def num_replaced(self) -> int:
+    def num_replaced(self, attention: AttentionKind) -> int:
         """How many of the last layers have the method's attention."""
-        return self.depth if self.kep_layers == "all" else self.kep_layers
+        layers = self.sgpa.layers if attention == "sgpa" else self.kep_layers
+        return layers if isinstance(layers, int) else self.depth
 
 
 class ObjectiveConfig(Section):

@@ -214,7 +214,7 @@ def predict_batches(
     parts = []
     for inputs, labels, index in batches:
         generator = torch.Generator(device or "cpu").manual_seed(seed)
-        inputs = _to_device(inputs, device)
+        inputs = to_device(inputs, device)
         if isinstance(predictor, nn.Module):
             part = predict(
                 predictor,
@@ -251,7 +251,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _to_device(inputs: Any, device: torch.device | None) -> Any:
+def to_device(inputs: Any, device: torch.device | None) -> Any:
+    """A tensor, or a mapping of tensors, on the device; unchanged without one."""
     if device is None:
         return inputs
     if isinstance(inputs, Mapping):

@@ -24,8 +24,8 @@ class Penalties(NamedTuple):
     training pass. It counts as often as there are training examples."""
 
 
-class PenalisedAttention(nn.Module):
-    """An attention layer with terms for the objective and, if stochastic, something to draw.
+class PenalisedLayer(nn.Module):
+    """A layer with terms for the objective and, if it is stochastic, something to draw.
 
     A training pass may leave one thing behind, with `remember`; `recall` takes it away again, so
     that no graph outlives its step. It is not part of the layer's state: copies lack it.
@@ -68,12 +68,16 @@ class PenalisedAttention(nn.Module):
         return self.__dict__ | {"_last_pass": None}
 
 
-def penalised_layers(model: nn.Module) -> list[PenalisedAttention]:
+class PenalisedAttention(PenalisedLayer):
+    """A penalised layer with the signature of attention; see `KEPAttention.forward`."""
+
+
+def penalised_layers(model: nn.Module) -> list[PenalisedLayer]:
     """The layers of any model that add to the objective, each once, in order of registration."""
-    return [module for module in model.modules() if isinstance(module, PenalisedAttention)]
+    return [module for module in model.modules() if isinstance(module, PenalisedLayer)]
 
 
-def stochastic_layers(model: nn.Module) -> list[PenalisedAttention]:
+def stochastic_layers(model: nn.Module) -> list[PenalisedLayer]:
     """The stochastic layers of any model, each once, in the order of registration."""
     return [layer for layer in penalised_layers(model) if layer.is_stochastic]
 

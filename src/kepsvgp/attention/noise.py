@@ -26,6 +26,13 @@ def draw_seeds(
     return torch.randint(2**62, (num_seeds,), generator=generator, device=device)
 
 
+def fold(seeds: Int[Tensor, "*seed"], place: int) -> Int[Tensor, "*seed"]:
+    """New seeds for one place, say a layer, among many that share the seeds."""
+    # a tensor, as products of Python's integers do not wrap around
+    number = torch.tensor(place + 1, dtype=torch.int64, device=seeds.device)
+    return _mix(seeds.to(torch.int64) + number * _GAMMA)
+
+
 def uniform(
     seeds: Int[Tensor, "*seed"], *shape: int, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "..."]:

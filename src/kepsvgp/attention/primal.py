@@ -75,7 +75,7 @@ class PrimalAttention(PenalisedAttention):
         *,
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch token dim"]:
+    ) -> Float[Tensor, "*samples batch token dim"]:
         """The attention output; see `KEPAttention.forward` for the arguments.
 
         `num_samples` and `generator` are part of the signature that all our attention layers

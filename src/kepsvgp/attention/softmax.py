@@ -50,11 +50,12 @@ class SoftmaxAttention(nn.Module):
         *,
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch token dim"]:
+    ) -> Float[Tensor, "*samples batch token dim"]:
         """Attends within each sequence; `mask` is True at real tokens.
 
         `num_samples` and `generator` are part of the signature that all our attention layers
-        share. This layer draws nothing: tokens with a leading sample axis keep it.
+        share. This layer draws nothing: tokens with a leading sample axis keep it, and only
+        Monte Carlo dropout adds one.
         """
         *leading, num_tokens, dim = x.shape
         # fused kernels want exactly four axes: sample and batch become one

@@ -1,8 +1,12 @@
 """What the Transformers are made of. Everything broadcasts over a leading sample axis."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+
+from kepsvgp.attention.base import PenalisedLayer
 
 
 class Classifier(nn.Module):
@@ -10,12 +14,29 @@ class Classifier(nn.Module):
 
     Subclasses define `features`, which gives one vector for each example, `(batch, dim)`, or
     `(sample, batch, dim)` once a layer has drawn samples, and `forward` with the same arguments.
-    `head` is a linear map unless another one is put in its place.
+    `head` is a linear map unless another one is put in its place; one that draws samples
+    itself takes `num_samples` and `generator` too.
     """
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
+
+    def features(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Pooled features of a batch."""
+        raise NotImplementedError
+
+    def logits(
+        self,
+        pooled: Float[Tensor, "*sample batch dim"],
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*samples batch class"]:
+        """What the head makes of pooled features."""
+        if isinstance(self.head, PenalisedLayer):
+            return self.head(pooled, num_samples=num_samples, generator=generator)
+        return self.head(pooled)
 
 
 class MLP(nn.Sequential):

@@ -11,6 +11,7 @@ from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.config import AttentionKind, HeadKind, KepConfig, ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Classifier
+from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra
 from kepsvgp.models.text import TextTransformer
 from kepsvgp.models.vit import VisionTransformer, num_patches
 
@@ -44,17 +45,26 @@ def build_model(
 ) -> Classifier:
     """A Transformer for inputs of this shape.
 
-    Its last `config.kep_layers` blocks have the named attention, the others softmax.
+    Its last blocks, as many as `config` says, have the named attention, the others softmax.
     """
     num_tokens = None
     if isinstance(shape, ImageShape):
         num_tokens = num_patches((shape.height, shape.width), config.patch_size)
-    num_softmax = config.depth - config.num_replaced
+    num_softmax = config.depth - config.num_replaced(attention)
     attentions = [
         _attention("softmax" if layer < num_softmax else attention, config, num_tokens)
         for layer in range(config.depth)
     ]
     last = _head(head, config, num_classes)
+    model = _transformer(config, shape, attentions, last)
+    if head == "sngp":
+        bound_spectra(model.blocks[-1], config.sngp.spectral_bound)
+    return model
+
+
+def _transformer(
+    config: ModelConfig, shape: InputShape, attentions: list[nn.Module], last: nn.Module
+) -> VisionTransformer | TextTransformer:
     if isinstance(shape, ImageShape):
         return VisionTransformer(
             attentions,
@@ -134,8 +144,26 @@ def _head(kind: HeadKind, config: ModelConfig, num_classes: int) -> nn.Module:
     match kind:
         case "linear":
             return nn.Linear(config.dim, num_classes)
+        case "sngp":
+            return RandomFeatureGP(
+                config.dim,
+                num_classes,
+                num_features=config.sngp.num_features,
+                lengthscale=config.sngp.lengthscale,
+            )
+        case "svdkl":
+            # needs an extra, which other methods do without
+            from kepsvgp.models.svdkl import AdditiveGridGP
+
+            return AdditiveGridGP(
+                config.dim,
+                num_classes,
+                num_features=config.svdkl.num_features,
+                grid_size=config.svdkl.grid_size,
+            )
         case _:
-            raise UserError(f"head must be 'linear'; got {kind!r}.")
+            kinds = ", ".join(get_args(HeadKind))
+            raise UserError(f"head must be one of {kinds}; got {kind!r}.")
 
 
 def vit_cifar(

@@ -101,7 +101,7 @@ class TextTransformer(Classifier):
     ) -> Float[Tensor, "*sample batch class"]:
         """Logits; `mask` is True at real tokens."""
         pooled = self.features(tokens, mask, features, num_samples=num_samples, generator=generator)
-        return self.head(pooled)
+        return self.logits(pooled, num_samples=num_samples, generator=generator)
 
 
 def sinusoids(

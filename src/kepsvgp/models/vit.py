@@ -60,7 +60,8 @@ class VisionTransformer(Classifier):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*sample batch class"]:
         """Logits."""
-        return self.head(self.features(images, num_samples=num_samples, generator=generator))
+        pooled = self.features(images, num_samples=num_samples, generator=generator)
+        return self.logits(pooled, num_samples=num_samples, generator=generator)
 
 
 def num_patches(image_size: tuple[int, int], patch_size: int) -> int:

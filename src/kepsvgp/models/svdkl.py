@@ -1,0 +1,130 @@
+"""SV-DKL's last layer: an additive grid GP on learnt features, mixed into logits.
+
+    z = tanh(V h)                       J learnt features in (−1, 1)
+    f_j ~ GP(0, k_j),  j = 1 … J        one-dimensional, with inducing values u_j on a grid
+    f_j(z_j) = w(z_j)ᵀ u_j              local cubic interpolation of the grid, w has 4 weights
+    logits = A f                        mixing weights
+
+q(u_j) = N(m_j, L_j L_jᵀ), its kernels, KL and interpolation are GPyTorch's. A function is
+fixed by its values on the grid, so a sample is one draw of all u_j for the whole data set, and
+a prediction does not depend on its batch.
+
+References:
+    Wilson et al., 2016, arXiv:1611.00336, section 4.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kepsvgp.attention.base import PenalisedLayer, Penalties, draws_of
+from kepsvgp.errors import UserError
+
+try:
+    import gpytorch
+    from gpytorch.utils.interpolation import Interpolation
+except ModuleNotFoundError as error:
+    raise UserError(
+        f"method 'svdkl' must have GPyTorch; {error.name} is not installed. "
+        "Run `pip install 'kepsvgp[gp]'`."
+    ) from None
+
+
+class GridGP(gpytorch.models.ApproximateGP):
+    """Independent GPs on (−1, 1), each with a full Gaussian over its values on a grid."""
+
+    def __init__(self, num_gps: int, grid_size: int) -> None:
+        batch = torch.Size([num_gps])
+        q = gpytorch.variational.CholeskyVariationalDistribution(grid_size, batch_shape=batch)
+        strategy = gpytorch.variational.GridInterpolationVariationalStrategy(
+            self, grid_size, [(-1.0, 1.0)], q
+        )
+        super().__init__(strategy)
+        self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
+        self.covar_module = gpytorch.kernels.ScaleKernel(
+            gpytorch.kernels.RBFKernel(batch_shape=batch), batch_shape=batch
+        )
+
+    def forward(self, x: Float[Tensor, "*gp point 1"]) -> gpytorch.distributions.MultivariateNormal:
+        """The prior at some points."""
+        mean = self.mean_module(x)
+        assert isinstance(mean, Tensor)
+        return gpytorch.distributions.MultivariateNormal(mean, self.covar_module(x))
+
+
+class AdditiveGridGP(PenalisedLayer):
+    """A head that maps pooled features through one-dimensional GPs to logits.
+
+    Args:
+        dim: Width of the pooled features.
+        num_classes: Number of classes.
+        num_features: Number J of learnt features, each with a GP.
+        grid_size: Grid points of each GP.
+    """
+
+    def __init__(
+        self, dim: int, num_classes: int, *, num_features: int = 32, grid_size: int = 64
+    ) -> None:
+        super().__init__()
+        self.to_features = nn.Linear(dim, num_features)
+        self.gp = GridGP(num_features, grid_size)
+        self.mixing = nn.Linear(num_features, num_classes, bias=False)
+
+    def forward(
+        self,
+        pooled: Float[Tensor, "*sample batch dim"],
+        *,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "*samples batch class"]:
+        """Logits of a draw for every example, or of draws that all examples share."""
+        z = torch.tanh(self.to_features(pooled))
+        draws = draws_of(self)
+        if draws is None and num_samples is not None:
+            draws = self.draw(num_samples, generator=generator)
+        if draws is not None:
+            return self.mixing(interpolate(*self._weights(z), draws))
+        # (… batch feature) → (feature point 1), all examples independent given their marginals
+        points = z.flatten(0, -2).mT.unsqueeze(-1)
+        marginal = self.gp(points)
+        noise = torch.randn(
+            marginal.mean.shape, generator=generator, dtype=z.dtype, device=z.device
+        )
+        values = marginal.mean + marginal.variance.clamp_min(0).add(1e-10).sqrt() * noise
+        return self.mixing(values.mT.unflatten(0, z.shape[:-1]))
+
+    def penalties(self) -> Penalties:
+        """KL[q(u) ‖ p(u)] of all GPs."""
+        kl = self.gp.variational_strategy.kl_divergence().sum()
+        return Penalties(kl=kl, ksvd=torch.zeros_like(kl))
+
+    def draw(
+        self, num_samples: int, *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "sample feature grid"]:
+        """Draws of the functions, by their values on the grid."""
+        q = self.gp.variational_strategy.variational_distribution
+        mean, tril = q.mean, q.lazy_covariance_matrix.cholesky().to_dense()
+        noise = torch.randn(
+            (*mean.shape, num_samples), generator=generator, dtype=mean.dtype, device=mean.device
+        )
+        # u_j = m_j + L_j ε
+        return mean + (tril @ noise).movedim(-1, 0)
+
+    def _weights(
+        self, z: Float[Tensor, "*sample batch feature"]
+    ) -> tuple[Int[Tensor, "*sample batch feature 4"], Float[Tensor, "*sample batch feature 4"]]:
+        grid = self.gp.variational_strategy.grid
+        index, weight = Interpolation().interpolate(grid, z.reshape(-1, 1))
+        return index.unflatten(0, z.shape), weight.unflatten(0, z.shape)
+
+
+def interpolate(
+    index: Int[Tensor, "*sample batch feature 4"],
+    weight: Float[Tensor, "*sample batch feature 4"],
+    draws: Float[Tensor, "samples feature grid"],
+) -> Float[Tensor, "samples batch feature"]:
+    """Values w(z_j)ᵀ u_j of every draw at every example."""
+    # (batch feature 4) or (sample batch feature 4) → (sample batch feature 4)
+    index = index.expand(len(draws), *index.shape[-3:])
+    values = draws.unsqueeze(1).expand(-1, index.shape[1], -1, -1).gather(-1, index)
+    return (values * weight).sum(-1)
