@@ -1,0 +1,173 @@
+"""Is method A better than B on these examples? Paired bootstrap intervals.
+
+A resample draws N of the N examples with replacement, the same ones for both methods, and
+gives a difference of the metric; the interval holds the middle share of them. A resample
+is a vector of counts, so the examples are sorted once for each prediction and not once for each
+resample, and the metrics of many resamples are computed at a time.
+
+It measures what another test set could change. It does not see the spread between training runs,
+except for those that are given: predictions with a leading axis of runs count with their mean.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from kepsvgp.errors import UserError
+from kepsvgp.metrics import calibration, curves, ood, ranking
+from kepsvgp.metrics.inputs import Array, Outcome, as_tensor, outcome, warn_undefined
+
+METRICS = (
+    "accuracy",
+    "mcc",
+    *ranking.FailureMetrics._fields,
+    "ece",
+    "nll",
+    "brier",
+)
+# counts of this many examples in one go: some megabytes a tensor
+_CHUNK = 2**20
+
+Statistic = Callable[[Tensor], dict[str, Tensor]]
+
+
+class Interval(NamedTuple):
+    """The difference of a metric between two methods, A − B, and its interval."""
+
+    difference: float
+    low: float
+    high: float
+
+
+def paired_bootstrap(
+    probs_a: Float[Array, "*run example class"],
+    probs_b: Float[Array, "*other_run example class"],
+    labels: Integer[Array, " example"],
+    *,
+    metrics: Sequence[str] = METRICS,
+    num_resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Interval of metric(A) − metric(B) for each metric, with the conventions of `all_metrics`.
+
+    With a leading axis of runs, the metric of a method is the mean over its runs. Resamples
+    in which a metric is undefined are left out; if it is undefined for the examples themselves
+    the interval is NaN, with one warning for all.
+
+    References:
+        Efron and Tibshirani, 1993, An introduction to the bootstrap, section 13.3.
+    """
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown:
+        raise UserError(f"metrics must be among {', '.join(METRICS)}; got {', '.join(unknown)}.")
+    sides = [_statistic(probs, labels, metrics) for probs in (probs_a, probs_b)]
+    return _intervals(sides, (len(labels),), num_resamples, level, seed)
+
+
+def paired_bootstrap_ood(
+    in_scores_a: Float[Array, " familiar"],
+    out_scores_a: Float[Array, " foreign"],
+    in_scores_b: Float[Array, " familiar"],
+    out_scores_b: Float[Array, " foreign"],
+    *,
+    positive: ood.Side,
+    num_resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Interval of A − B for the metrics of `ood_metrics`; both sets are resampled separately."""
+    sides = [
+        _ood_statistic(ood.pooled(*scores, positive))
+        for scores in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b))
+    ]
+    return _intervals(sides, (len(in_scores_a), len(out_scores_a)), num_resamples, level, seed)
+
+
+def _statistic(probs: Array, labels: Array, metrics: Sequence[str]) -> Statistic:
+    runs = as_tensor(probs)
+    runs = runs.flatten(end_dim=-3) if runs.ndim > 2 else runs[None]
+    parts = [_run_statistic(outcome(run, labels), metrics) for run in runs]
+
+    def mean_over_runs(weights: Tensor) -> dict[str, Tensor]:
+        values = [part(weights) for part in parts]
+        return {name: torch.stack([v[name] for v in values]).mean(dim=0) for name in metrics}
+
+    return mean_over_runs
+
+
+def _run_statistic(given: Outcome, metrics: Sequence[str]) -> Statistic:
+    means = {
+        "accuracy": given.correct.double(),
+        "nll": calibration.each_nll(given),
+        "brier": calibration.each_brier(given),
+    }
+    order = curves.order_by(given.confidence)
+    is_ranked = any(name in ranking.FailureMetrics._fields for name in metrics)
+
+    def statistic(weights: Tensor) -> dict[str, Tensor]:
+        values = {name: weights @ each / weights.sum(-1) for name, each in means.items()}
+        if "mcc" in metrics:
+            values["mcc"] = ranking.matthews(given, weights)
+        if "ece" in metrics:
+            values["ece"] = calibration.top_label_ece(given, 15, weights)
+        if is_ranked:
+            counts = curves.tally(order, given.correct, weights)
+            values |= ranking.failure_metrics(counts, "exact")._asdict()
+        return {name: values[name] for name in metrics}
+
+    return statistic
+
+
+def _ood_statistic(both: ood.Pooled) -> Statistic:
+    order = curves.order_by(both.scores)
+
+    def statistic(weights: Tensor) -> dict[str, Tensor]:
+        return ood.detection(curves.tally(order, both.is_positive, weights))._asdict()
+
+    return statistic
+
+
+def _intervals(
+    sides: list[Statistic], sizes: tuple[int, ...], num_resamples: int, level: float, seed: int
+) -> dict[str, Interval]:
+    if num_resamples < 1 or not 0 < level < 1:
+        raise UserError(
+            "num_resamples must be at least 1 and level must lie in (0, 1); "
+            f"got {num_resamples} and {level}."
+        )
+
+    def difference(weights: Tensor) -> dict[str, Tensor]:
+        ours, theirs = (side(weights) for side in sides)
+        return {name: ours[name] - theirs[name] for name in ours}
+
+    observed = difference(torch.ones(1, sum(sizes), dtype=torch.float64))
+    generator = torch.Generator().manual_seed(seed)
+    chunk = max(1, _CHUNK // sum(sizes))
+    drawn = [
+        difference(_resample(min(chunk, num_resamples - start), sizes, generator))
+        for start in range(0, num_resamples, chunk)
+    ]
+    quantiles = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    intervals = {}
+    for name, value in observed.items():
+        ends = torch.cat([part[name] for part in drawn]).nanquantile(quantiles)
+        ends = ends.where(~value.isnan(), torch.nan)
+        intervals[name] = Interval(float(value), float(ends[0]), float(ends[1]))
+    undefined = [name for name, value in observed.items() if bool(value.isnan())]
+    if undefined:
+        warn_undefined(undefined, "one of the two predictions has no value", stacklevel=4)
+    return intervals
+
+
+def _resample(count: int, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """How often each example occurs when every set is drawn from itself with replacement."""
+    parts = []
+    for size in sizes:
+        drawn = torch.randint(size, (count, size), generator=generator)
+        counts = torch.zeros(count, size, dtype=torch.float64)
+        parts.append(counts.scatter_add_(1, drawn, torch.ones(1).double().expand(count, size)))
+    return torch.cat(parts, dim=1)

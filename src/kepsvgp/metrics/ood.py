@@ -1,0 +1,145 @@
+"""Out-of-distribution detection: scores, and how well they separate two sets.
+
+Every score is larger where the model is more uncertain. Which of the two sets is the positive
+class changes AUPR and FPR95 (not AUROC) and the literature is divided, so it is always said:
+
+- `positive="out"`: find the foreign examples by high scores;
+- `positive="in"`: find the familiar examples by low scores.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kepsvgp.errors import UserError
+from kepsvgp.metrics import curves
+from kepsvgp.metrics.curves import Tally
+from kepsvgp.metrics.inputs import Array, as_scores, as_tensor, defined, warn_undefined
+
+Side = Literal["in", "out"]
+EMPTY_SET = "it needs at least one example of each set"
+
+
+def confidence_score(probs: Float[Array, "example class"]) -> Float[Tensor, " example"]:
+    """−max_c p_c: the negative of the confidence (maximum softmax probability)."""
+    return -as_tensor(probs).amax(dim=-1)
+
+
+def entropy_score(probs: Float[Array, "*sample example class"]) -> Float[Tensor, "*sample example"]:
+    """−Σ_c p_c ln p_c: the total uncertainty, in nats."""
+    return torch.special.entr(as_tensor(probs)).sum(dim=-1)
+
+
+def mutual_information_score(
+    probs: Float[Array, "sample example class"],
+) -> Float[Tensor, " example"]:
+    """Entropy of the mean minus mean of the entropies of the samples, in nats: epistemic."""
+    samples = as_tensor(probs).double()
+    # I(y; f) = H(E p) − E H(p), never negative but for rounding
+    return (entropy_score(samples.mean(dim=0)) - entropy_score(samples).mean(dim=0)).clamp(min=0)
+
+
+def energy_score(
+    logits: Float[Array, "*sample example class"], *, temperature: float = 1.0
+) -> Float[Tensor, " example"]:
+    """−T ln Σ_c exp(f_c / T), averaged over samples where there are any.
+
+    References:
+        Liu et al., 2020, arXiv:2010.03759, equation 4.
+    """
+    if not temperature > 0:
+        raise UserError(f"temperature must be positive; got {temperature}.")
+    energy = -temperature * torch.logsumexp(as_tensor(logits) / temperature, dim=-1)
+    return _sample_mean(energy)
+
+
+def max_logit_score(logits: Float[Array, "*sample example class"]) -> Float[Tensor, " example"]:
+    """−max_c f_c, averaged over samples where there are any.
+
+    References:
+        Hendrycks et al., 2022, arXiv:1911.11132.
+    """
+    return _sample_mean(-as_tensor(logits).amax(dim=-1))
+
+
+def ood_auroc(
+    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
+) -> float:
+    """Probability that a foreign example scores above a familiar one; ties count ½.
+
+    It is the same number for both choices of the positive class.
+    """
+    return defined("ood_auroc", _detect(in_scores, out_scores, positive).ood_auroc, EMPTY_SET)
+
+
+def ood_aupr(
+    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
+) -> float:
+    """Average precision of finding the positive set."""
+    return defined("ood_aupr", _detect(in_scores, out_scores, positive).ood_aupr, EMPTY_SET)
+
+
+def ood_fpr95(
+    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
+) -> float:
+    """Share of the other set taken for positive at the first recall of at least 95 %."""
+    return defined("ood_fpr95", _detect(in_scores, out_scores, positive).ood_fpr95, EMPTY_SET)
+
+
+def ood_metrics(
+    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
+) -> dict[str, float]:
+    """ood_auroc, ood_aupr and ood_fpr95 from one sort, with one warning if undefined."""
+    found = _detect(in_scores, out_scores, positive)
+    values = {name: float(value) for name, value in found._asdict().items()}
+    if any(math.isnan(value) for value in values.values()):
+        warn_undefined(values, EMPTY_SET)
+    return values
+
+
+class Detection(NamedTuple):
+    """How well one ranking finds its positives."""
+
+    ood_auroc: Float[Tensor, "*resample"]
+    ood_aupr: Float[Tensor, "*resample"]
+    ood_fpr95: Float[Tensor, "*resample"]
+
+
+def detection(counts: Tally) -> Detection:
+    """All metrics of one ranking of both sets."""
+    return Detection(
+        ood_auroc=curves.area_under_roc(counts),
+        ood_aupr=curves.average_precision(counts),
+        ood_fpr95=curves.false_positive_rate(counts, 0.95),
+    )
+
+
+class Pooled(NamedTuple):
+    """Both sets in one, the familiar examples first; the positive class has high scores."""
+
+    scores: Float[Tensor, " example"]
+    is_positive: Bool[Tensor, " example"]
+
+
+def pooled(in_scores: Array, out_scores: Array, positive: Side) -> Pooled:
+    """The scores of both sets, turned round if the familiar ones are sought."""
+    if positive not in ("in", "out"):
+        raise UserError(f'positive must be "in" or "out"; got {positive!r}.')
+    inside, outside = as_scores(in_scores, "in_scores"), as_scores(out_scores, "out_scores")
+    scores = torch.cat([inside, outside])
+    is_out = torch.arange(len(scores)) >= len(inside)
+    return Pooled(scores, is_out) if positive == "out" else Pooled(-scores, ~is_out)
+
+
+def _detect(in_scores: Array, out_scores: Array, positive: Side) -> Detection:
+    both = pooled(in_scores, out_scores, positive)
+    if len(in_scores) == 0 or len(out_scores) == 0:
+        return Detection(*[torch.tensor(torch.nan, dtype=torch.float64)] * 3)
+    return detection(curves.tally(curves.order_by(both.scores), both.is_positive))
+
+
+def _sample_mean(scores: Tensor) -> Tensor:
+    return scores.flatten(end_dim=-2).mean(dim=0) if scores.ndim > 1 else scores

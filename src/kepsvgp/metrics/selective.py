@@ -1,0 +1,207 @@
+"""When to answer: abstention by confidence, and sets of labels, with what can be promised.
+
+An example is accepted if its confidence is at least a threshold; coverage is the share of
+accepted examples and selective risk the error rate among them. A threshold is chosen on a
+calibration set that neither trained nor selected the model, and applied to others as
+`confidence >= threshold`. A threshold of infinity accepts nothing.
+
+Conformal sets answer with as many labels as it takes to hold the true one with a
+wanted probability.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Integer
+from scipy.special import betainccinv
+from torch import Tensor
+
+from kepsvgp.errors import UserError
+from kepsvgp.metrics import curves
+from kepsvgp.metrics.inputs import Array, as_scores, as_tensor, check_probs, outcome
+from kepsvgp.metrics.ranking import rank
+
+
+class RiskCoverage(NamedTuple):
+    """One point for each distinct confidence, from the most confident on."""
+
+    threshold: Float[Tensor, " group"]
+    coverage: Float[Tensor, " group"]
+    risk: Float[Tensor, " group"]
+
+
+class Threshold(NamedTuple):
+    """Accept confidences of at least `threshold`; what share that was at calibration."""
+
+    threshold: float
+    coverage: float
+
+
+class GuaranteedThreshold(NamedTuple):
+    """A threshold with coverage and risk at calibration, and the bound on the true risk."""
+
+    threshold: float
+    coverage: float
+    risk: float
+    bound: float
+
+
+def risk_coverage_curve(
+    confidence: Float[Array, " example"], correct: Bool[Array, " example"]
+) -> RiskCoverage:
+    """Error rate among the accepted examples for every threshold that makes a difference."""
+    order, counts = rank(confidence, correct)
+    accepted = counts.positives + counts.negatives
+    return RiskCoverage(order.score, accepted / accepted[-1], counts.negatives / accepted)
+
+
+def threshold_for_coverage(confidence: Float[Array, " example"], coverage: float) -> Threshold:
+    """The highest threshold that accepts at least the wanted share of these examples.
+
+    Equal confidences are accepted together, so the coverage reached may be larger.
+    """
+    if not 0 <= coverage <= 1:
+        raise UserError(f"coverage must lie in [0, 1]; got {coverage}.")
+    scores = as_scores(confidence, "confidence")
+    if len(scores) == 0:
+        raise UserError("confidence must hold at least one example; got an empty array.")
+    if coverage == 0:
+        return Threshold(math.inf, 0.0)
+    order = curves.order_by(scores)
+    reached = (order.last + 1).double() / len(scores)
+    group = int((reached < coverage).sum())
+    return Threshold(float(order.score[group]), float(reached[group]))
+
+
+def threshold_for_risk(
+    confidence: Float[Array, " example"],
+    correct: Bool[Array, " example"],
+    risk: float,
+    *,
+    delta: float = 0.05,
+) -> GuaranteedThreshold:
+    """A threshold whose true selective risk is at most `risk` with probability 1 − δ.
+
+    Selection with guaranteed risk (SGR): bisect over the m distinct confidences of the
+    calibration set, bound the true risk of each of the at most k = ⌈log₂(m + 1)⌉ thresholds
+    tried by the exact binomial tail at level δ/k, and keep the last one whose bound is at most
+    `risk`. If there is none, nothing is accepted.
+
+    The probability is over calibration sets drawn from the distribution the threshold is used
+    on. The union over k bounds holds where the true selective risk does not fall as
+    coverage grows, that is where confidence ranks usefully: then the thresholds an error-free
+    search would try are fixed, and a wrong one can be kept only if its own bound fails.
+    Differs from the published algorithm, which returns the last threshold tried even if its
+    bound is larger than `risk`, and never tries to accept everything.
+
+    References:
+        Geifman and El-Yaniv, 2017, arXiv:1705.08500, algorithm 1 and theorem 3.2.
+    """
+    if not (0 < risk < 1 and 0 < delta < 1):
+        raise UserError(f"risk and delta must lie in (0, 1); got {risk} and {delta}.")
+    order, counts = rank(confidence, correct)
+    accepted = counts.positives + counts.negatives
+    num_groups, size = len(accepted), int(accepted[-1])
+    level = delta / math.ceil(math.log2(num_groups + 1))
+    best = GuaranteedThreshold(math.inf, 0.0, 0.0, 0.0)
+    # the first `low` groups can be accepted, the first `high` cannot
+    low, high = 0, num_groups + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        errors, taken = int(counts.negatives[middle - 1]), int(accepted[middle - 1])
+        bound = risk_bound(errors, taken, level)
+        if bound > risk:
+            high = middle
+            continue
+        low = middle
+        threshold = float(order.score[middle - 1])
+        best = GuaranteedThreshold(threshold, taken / size, errors / taken, bound)
+    return best
+
+
+def risk_bound(errors: int, size: int, delta: float) -> float:
+    """The error rate under which at most `errors` of `size` have probability δ.
+
+    The b with Σ_{j ≤ errors} C(size, j) b^j (1 − b)^{size − j} = δ; the true rate is larger with
+    probability at most δ.
+
+    References:
+        Geifman and El-Yaniv, 2017, arXiv:1705.08500, lemma 3.1.
+    """
+    if errors >= size:
+        return 1.0
+    # Σ_{j ≤ errors} … = 1 − I_b(errors + 1, size − errors), the incomplete beta function
+    return float(betainccinv(errors + 1, size - errors, delta))
+
+
+@dataclass(frozen=True, slots=True)
+class ConformalRule:
+    """Accept labels whose adaptive score is at most `threshold` (see `fit_conformal`)."""
+
+    threshold: float
+    randomized: bool
+
+
+def fit_conformal(
+    probs: Float[Array, "example class"],
+    labels: Integer[Array, " example"],
+    coverage: float,
+    *,
+    randomized: bool = False,
+    generator: torch.Generator | None = None,
+) -> ConformalRule:
+    """A rule for sets of labels that hold the true label with probability ≥ `coverage`.
+
+    Split conformal prediction with adaptive prediction sets (APS). The score of a label is the
+    probability of the labels ranked before it plus its own, the latter times a uniform number if
+    `randomized`; the threshold is the ⌈(n + 1) · coverage⌉-th smallest score of the n true
+    labels at calibration, or infinity if there are too few. The probability is marginal:
+    over calibration sets and a new example together. Randomised sets are smaller, and their
+    coverage is at most coverage + 1/(n + 1); the others are the same each time.
+
+    References:
+        Romano et al., 2020, arXiv:2006.02544, section 2.
+    """
+    if not 0 < coverage < 1:
+        raise UserError(f"coverage must lie in (0, 1); got {coverage}.")
+    given = outcome(probs, labels)
+    scores = _label_scores(given.probs, randomized, generator)
+    of_labels = scores.gather(1, given.labels[:, None])[:, 0].sort().values
+    # in decimals as written, since 0.9 · 20 must not become 18.000…01
+    position = math.ceil(Fraction(str(coverage)) * (len(of_labels) + 1))
+    if position > len(of_labels):
+        return ConformalRule(math.inf, randomized)
+    return ConformalRule(float(of_labels[position - 1]), randomized)
+
+
+def conformal_sets(
+    rule: ConformalRule,
+    probs: Float[Array, "example class"],
+    *,
+    allow_empty: bool = False,
+    generator: torch.Generator | None = None,
+) -> Bool[Tensor, "example class"]:
+    """Which labels are in each example's set.
+
+    Args:
+        allow_empty: Whether a set may have no label. Otherwise the most probable one is always in,
+            which can only raise the coverage.
+    """
+    checked = check_probs(as_tensor(probs))
+    sets = _label_scores(checked, rule.randomized, generator) <= rule.threshold
+    if not allow_empty:
+        sets.scatter_(1, checked.argmax(dim=1, keepdim=True), True)
+    return sets
+
+
+def _label_scores(probs: Tensor, randomized: bool, generator: torch.Generator | None) -> Tensor:
+    ranked, order = probs.double().sort(dim=1, descending=True, stable=True)
+    scores = ranked.cumsum(dim=1)
+    if randomized:
+        uniform = torch.rand(len(probs), 1, generator=generator, dtype=torch.float64)
+        # Σ_{before} p + U p_c
+        scores -= (1 - uniform) * ranked
+    return torch.empty_like(scores).scatter_(1, order, scores)
