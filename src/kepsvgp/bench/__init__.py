@@ -1,0 +1,1 @@
+"""Measurements of speed as ratios of two things timed side by side in one run."""

@@ -1,0 +1,152 @@
+import math
+
+import pytest
+import torch
+from scipy.stats import binom
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp import metrics
+from kepsvgp.errors import UserError
+from kepsvgp.metrics import UndefinedMetricWarning, bootstrap, curves, ranking
+
+SIZE, NUM_CLASSES = 60, 4
+
+
+def draw(generator: torch.Generator, size: int = SIZE, *, runs: int = 1) -> Tensor:
+    """Probabilities rounded to eighths, so that there are ties."""
+    counts = (
+        torch.randint(8, (runs, size, NUM_CLASSES), generator=generator) + torch.eye(NUM_CLASSES)[0]
+    )
+    return (counts / counts.sum(-1, keepdim=True)).double()
+
+
+@pytest.fixture
+def case(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    labels = torch.randint(NUM_CLASSES, (SIZE,), generator=generator)
+    return draw(generator)[0], draw(generator)[0], labels
+
+
+def test_bootstrap_difference_is_that_of_all_metrics(case) -> None:
+    a, b, labels = case
+    intervals = metrics.paired_bootstrap(a, b, labels, num_resamples=50)
+    ours, theirs = metrics.all_metrics(a, labels), metrics.all_metrics(b, labels)
+    assert list(intervals) == list(ours)
+    for name, interval in intervals.items():
+        assert interval.difference == pytest.approx(ours[name] - theirs[name], abs=1e-12)
+        assert interval.low <= interval.high
+
+
+def test_weighted_metrics_equal_metrics_of_repeated_examples(case, generator) -> None:
+    probs, _, labels = case
+    weights = torch.randint(3, (5, SIZE), generator=generator).double()
+    statistic = bootstrap._run_statistic(metrics.outcome(probs, labels), bootstrap.METRICS)
+    actual = statistic(weights)
+    for r, row in enumerate(weights.long()):
+        expected = metrics.all_metrics(
+            probs.repeat_interleave(row, dim=0), labels.repeat_interleave(row)
+        )
+        assert {k: float(v[r]) for k, v in actual.items()} == pytest.approx(expected, abs=1e-12)
+
+
+def test_weighted_trapezoid_equals_that_of_repeated_examples(case, generator) -> None:
+    probs, _, labels = case
+    weights = torch.randint(3, (5, SIZE), generator=generator)
+    found = metrics.outcome(probs, labels)
+    counts = curves.tally(curves.order_by(found.confidence), found.correct, weights)
+    for actual, row in zip(ranking.precision_area(counts, "trapezoid"), weights, strict=True):
+        expected = metrics.aupr_success(
+            found.confidence.repeat_interleave(row),
+            found.correct.repeat_interleave(row),
+            interpolation="trapezoid",
+        )
+        assert float(actual) == pytest.approx(expected, abs=1e-12)
+
+
+def test_bootstrap_of_equal_predictions_is_zero(case) -> None:
+    a, _, labels = case
+    for interval in metrics.paired_bootstrap(a, a, labels, num_resamples=20).values():
+        assert interval == (0.0, 0.0, 0.0)
+
+
+def test_bootstrap_repeats_with_its_seed_and_whatever_the_chunk(case, monkeypatch) -> None:
+    a, b, labels = case
+    first = metrics.paired_bootstrap(a, b, labels, num_resamples=30, seed=5)
+    assert metrics.paired_bootstrap(a, b, labels, num_resamples=30, seed=5) == first
+    assert metrics.paired_bootstrap(a, b, labels, num_resamples=30, seed=6) != first
+    monkeypatch.setattr(bootstrap, "_CHUNK", 7 * SIZE)
+    chunked = metrics.paired_bootstrap(a, b, labels, num_resamples=30, seed=5)
+    for name, interval in chunked.items():
+        assert interval == pytest.approx(first[name], abs=1e-12)
+
+
+def test_bootstrap_of_several_runs_compares_their_means(generator) -> None:
+    labels = torch.randint(NUM_CLASSES, (SIZE,), generator=generator)
+    a, b = draw(generator, runs=3), draw(generator, runs=2)
+    intervals = metrics.paired_bootstrap(a, b, labels, num_resamples=5)
+    for name, interval in intervals.items():
+        means = [
+            sum(metrics.all_metrics(run, labels)[name] for run in runs) / len(runs)
+            for runs in (a, b)
+        ]
+        assert interval.difference == pytest.approx(means[0] - means[1], abs=1e-12)
+
+
+def test_bootstrap_of_a_mean_matches_the_normal_approximation(generator) -> None:
+    size = 2000
+    labels = torch.randint(NUM_CLASSES, (size,), generator=generator)
+    a, b = draw(generator, size)[0], draw(generator, size)[0]
+    found = metrics.paired_bootstrap(a, b, labels, metrics=["brier"], num_resamples=4000)["brier"]
+    one_hot = torch.nn.functional.one_hot(labels, NUM_CLASSES)
+    each = (a - one_hot).square().sum(-1) - (b - one_hot).square().sum(-1)
+    error = float(each.std()) / math.sqrt(size)
+    # a quantile at 2.5 % of 4000 has a standard error of 0.042 standard deviations
+    assert found.low == pytest.approx(found.difference - 1.96 * error, abs=5 * 0.042 * error)
+    assert found.high == pytest.approx(found.difference + 1.96 * error, abs=5 * 0.042 * error)
+
+
+def test_bootstrap_interval_holds_the_true_difference_as_often_as_it_says(generator) -> None:
+    repeats, size, held = 300, 200, 0
+    for _ in range(repeats):
+        # A is right with probability 0.8, B with 0.7, and they agree more than by chance
+        luck = torch.rand(size, generator=generator)
+        flip = torch.rand(size, generator=generator) < 0.5
+        other = torch.where(flip, torch.rand(size, generator=generator), luck)
+        right = [luck < 0.8, other < 0.7]
+        a, b = (torch.stack([r, ~r], dim=1).double() for r in right)
+        interval = metrics.paired_bootstrap(
+            a, b, torch.zeros(size).long(), metrics=["accuracy"], num_resamples=300
+        )["accuracy"]
+        held += interval.low <= 0.1 <= interval.high
+    # fewer, or more, happen once in a thousand at the level of 95 %
+    assert binom.ppf(0.0005, repeats, 0.95) <= held <= binom.ppf(0.9995, repeats, 0.95)
+
+
+def test_bootstrap_of_undefined_metrics_is_nan_with_one_warning() -> None:
+    probs, labels = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), torch.tensor([0, 0, 1])
+    with pytest.warns(UndefinedMetricWarning) as caught:
+        intervals = metrics.paired_bootstrap(probs, probs, labels, num_resamples=10)
+    assert len(caught) == 1
+    assert all(math.isnan(value) for value in intervals["auroc"])
+    assert intervals["accuracy"] == (0.0, 0.0, 0.0)
+
+
+def test_bootstrap_ood_matches_metrics_of_repeated_examples(generator) -> None:
+    familiar = torch.randint(5, (2, 11), generator=generator).double()
+    foreign = torch.randint(3, 8, (2, 7), generator=generator).double()
+    found = metrics.paired_bootstrap_ood(
+        familiar[0], foreign[0], familiar[1], foreign[1], positive="in", num_resamples=400
+    )
+    ours, theirs = (metrics.ood_metrics(familiar[i], foreign[i], positive="in") for i in (0, 1))
+    for name, interval in found.items():
+        assert interval.difference == pytest.approx(ours[name] - theirs[name], abs=1e-12)
+    # every resample keeps the size of both sets, so no precision falls below none found at all
+    weights = bootstrap._resample(50, (11, 7), generator)
+    assert_close(weights[:, :11].sum(1), torch.full((50,), 11.0).double())
+    assert_close(weights[:, 11:].sum(1), torch.full((50,), 7.0).double())
+
+
+def test_bootstrap_refuses_unknown_metrics(case) -> None:
+    a, b, labels = case
+    with pytest.raises(UserError, match="metrics must be among accuracy"):
+        metrics.paired_bootstrap(a, b, labels, metrics=["f1"])

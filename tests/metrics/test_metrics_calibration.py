@@ -1,0 +1,141 @@
+import math
+
+import numpy as np
+import pytest
+import reference_metrics as reference
+import sklearn.metrics
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp import metrics
+from kepsvgp.errors import UserError
+
+
+def draw_probs(size: int, num_classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(size, num_classes, generator=generator, dtype=torch.float64)
+    return logits.softmax(-1), torch.randint(num_classes, (size,), generator=generator)
+
+
+@pytest.mark.parametrize(("size", "num_classes"), [(1, 2), (7, 3), (101, 2), (211, 5)])
+@pytest.mark.parametrize("num_bins", [1, 4, 15])
+def test_calibration_metrics_match_loops(size: int, num_classes: int, num_bins: int) -> None:
+    probs, labels = draw_probs(size, num_classes)
+    confidence, predicted = probs.max(1)
+    right = (predicted == labels).tolist()
+
+    def edge(b: int) -> float:
+        return b / num_bins
+
+    expected = reference.binned_error(confidence.tolist(), right, num_bins, edge)
+    assert metrics.ece(probs, labels, num_bins=num_bins) == pytest.approx(expected, abs=1e-12)
+    by_class = [
+        reference.binned_error(probs[:, c].tolist(), (labels == c).tolist(), num_bins, edge)
+        for c in range(num_classes)
+    ]
+    assert metrics.ece_classwise(probs, labels, num_bins=num_bins) == pytest.approx(
+        sum(by_class) / num_classes, abs=1e-12
+    )
+    equal_mass = reference.ece_equal_mass(confidence.tolist(), right, num_bins)
+    assert metrics.ece_adaptive(probs, labels, num_bins=num_bins) == pytest.approx(
+        equal_mass, abs=1e-12
+    )
+    assert metrics.nll(probs, labels) == pytest.approx(
+        reference.nll(probs.tolist(), labels.tolist()), abs=1e-12
+    )
+    assert metrics.brier(probs, labels) == pytest.approx(
+        reference.brier(probs.tolist(), labels.tolist()), abs=1e-12
+    )
+
+
+def test_proper_scores_match_scikit_learn() -> None:
+    probs, labels = draw_probs(101, 5)
+    y, p = labels.numpy(), probs.numpy()
+    assert metrics.nll(p, y) == pytest.approx(sklearn.metrics.log_loss(y, p), abs=1e-12)
+    expected = sklearn.metrics.brier_score_loss(y, p, labels=range(5), scale_by_half=False)
+    assert metrics.brier(p, y) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ece_of_confidence_one_belongs_to_the_last_bin() -> None:
+    probs = torch.tensor([[0.97, 0.03], [1.0, 0.0]], dtype=torch.float64)
+    # one bin with mean confidence 0.985 and accuracy 1/2
+    assert metrics.ece(probs, torch.tensor([0, 1])) == pytest.approx(0.485)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ece_bins_include_their_upper_edge_in_every_precision(dtype: torch.dtype) -> None:
+    # 0.6 = 3/5 belongs to (2/5, 3/5] with the two below it, 0.7 does not
+    probs = torch.tensor([[0.6, 0.4], [0.55, 0.45], [0.7, 0.3]], dtype=torch.float64).to(dtype)
+    labels = torch.tensor([0, 1, 1])
+    values = probs.double()[:, 0]
+    expected = (abs(values[:2].sum() - 1) + values[2]) / 3
+    # the rounding of half precisions moves 0.6 off the edge, so there only the value is checked
+    if dtype in (torch.float32, torch.float64):
+        assert metrics.ece(probs, labels, num_bins=5) == pytest.approx(float(expected), abs=1e-7)
+    assert 0 <= metrics.ece(probs, labels, num_bins=5) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_adaptive_ece_under_ties_matches_loops(pairs: list[tuple[int, int]]) -> None:
+    table = torch.tensor([[6, 1, 1], [4, 4, 0], [8, 0, 0], [3, 3, 2], [1, 6, 1]]).double() / 8
+    probs = table[[row for row, _ in pairs]]
+    labels = torch.tensor([label for _, label in pairs])
+    confidence, predicted = probs.max(1)
+    for num_bins in (2, 3, 15):
+        expected = reference.ece_equal_mass(
+            confidence.tolist(), (predicted == labels).tolist(), num_bins
+        )
+        actual = metrics.ece_adaptive(probs, labels, num_bins=num_bins)
+        assert actual == pytest.approx(expected, abs=1e-12)
+
+
+def test_probabilities_of_exactly_zero_and_one_have_finite_scores() -> None:
+    probs, labels = torch.eye(3), torch.tensor([0, 1, 0])
+    assert metrics.nll(probs, labels) == pytest.approx(-math.log(torch.finfo().tiny) / 3)
+    assert metrics.nll(probs, labels, floor=0.0) == math.inf
+    assert metrics.nll(probs, torch.arange(3)) == 0.0
+    assert metrics.brier(probs, labels) == pytest.approx(2 / 3)
+    assert metrics.ece(probs, labels) == pytest.approx(1 / 3)
+    assert metrics.ece_adaptive(probs, labels) == pytest.approx(1 / 3)
+    # class 0: one of its two is foretold, class 2 once too often
+    assert metrics.ece_classwise(probs, labels) == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
+
+
+def test_brier_keeps_its_precision_near_certainty_in_float32() -> None:
+    probs = torch.tensor([[1 - 2.0**-20, 2.0**-20]])
+    assert metrics.brier(probs, torch.tensor([0])) == pytest.approx(2 * 2.0**-40, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels"),
+    [
+        (torch.tensor([[2.0, -1.0]]), torch.tensor([0])),
+        (torch.tensor([[30.0, 70.0]]), torch.tensor([0])),
+        (torch.tensor([[torch.nan, 1.0]]), torch.tensor([0])),
+        (torch.tensor([[0.5, 0.5]]), torch.tensor([2])),
+        (torch.tensor([[0.5, 0.5]]), torch.tensor([-1])),
+        (torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)),
+    ],
+)
+def test_metrics_refuse_what_are_no_probabilities_or_labels(probs: Tensor, labels: Tensor) -> None:
+    with pytest.raises(UserError, match="must"):
+        metrics.all_metrics(probs, labels)
+
+
+def test_metrics_accept_numpy_arrays_that_cannot_be_written() -> None:
+    probs, labels = (t.numpy() for t in draw_probs(11, 3))
+    expected = metrics.all_metrics(torch.from_numpy(probs), torch.from_numpy(labels))
+    probs.flags.writeable = labels.flags.writeable = False
+    assert metrics.all_metrics(probs, labels.astype(np.uint8)) == expected
+
+
+def test_metrics_leave_their_input_as_it_was() -> None:
+    probs, labels = draw_probs(11, 3)
+    before = probs.clone()
+    metrics.all_metrics(probs, labels)
+    metrics.ece_classwise(probs, labels)
+    assert_close(probs, before, rtol=0, atol=0)

@@ -1,0 +1,199 @@
+import math
+
+import numpy as np
+import pytest
+import reference_metrics as reference
+import sklearn.metrics
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp import metrics
+from kepsvgp.errors import UserError
+from kepsvgp.metrics import UndefinedMetricWarning, curves
+
+TOLERANCE = 1e-12
+
+
+@st.composite
+def rankings(draw: st.DrawFn, max_size: int = 30) -> tuple[Tensor, Tensor]:
+    """Confidences with many ties and correctness, at least one example of each kind."""
+    size = draw(st.integers(2, max_size))
+    levels = draw(st.lists(st.integers(1, 6), min_size=size, max_size=size))
+    correct = draw(st.lists(st.booleans(), min_size=size - 2, max_size=size - 2))
+    return torch.tensor(levels).double() / 7, torch.tensor([True, False, *correct])
+
+
+@given(rankings(max_size=6))
+@settings(deadline=None, max_examples=40)
+def test_aurc_under_ties_is_its_mean_over_all_orders(case: tuple[Tensor, Tensor]) -> None:
+    confidence, correct = case
+    expected = reference.aurc_over_all_orders(confidence.tolist(), correct.tolist())
+    assert metrics.aurc(confidence, correct) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_aurc_equals_hand_value() -> None:
+    confidence = torch.tensor([0.9, 0.8, 0.7, 0.6])
+    correct = torch.tensor([True, False, True, True])
+    # error rates among the most confident 1, 2, 3, 4: 0, 1/2, 1/3, 1/4
+    assert metrics.aurc(confidence, correct) == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 4)
+
+
+@given(rankings())
+@settings(deadline=None)
+def test_ranking_metrics_match_loops(case: tuple[Tensor, Tensor]) -> None:
+    confidence, correct = case
+    scores, right = confidence.tolist(), correct.tolist()
+    wrong, negated = [not c for c in right], [-s for s in scores]
+    actual = [f(confidence, correct) for f in (metrics.auroc, metrics.fpr95, metrics.aupr_success)]
+    expected = [
+        reference.auroc(scores, right),
+        reference.fpr_at_recall(scores, right, 0.95),
+        reference.average_precision(scores, right),
+    ]
+    assert actual == pytest.approx(expected, abs=TOLERANCE)
+    assert metrics.aupr_error(confidence, correct) == pytest.approx(
+        reference.average_precision(negated, wrong), abs=TOLERANCE
+    )
+    least = reference.least_aurc(sum(right), sum(wrong))
+    assert metrics.eaurc(confidence, correct) == pytest.approx(
+        metrics.aurc(confidence, correct) - least, abs=TOLERANCE
+    )
+
+
+@given(rankings())
+@settings(deadline=None)
+def test_ranking_metrics_match_scikit_learn(case: tuple[Tensor, Tensor]) -> None:
+    confidence, correct = (t.numpy() for t in case)
+    fpr, tpr, _ = sklearn.metrics.roc_curve(correct, confidence)
+    precision, recall, _ = sklearn.metrics.precision_recall_curve(correct, confidence)
+    expected = {
+        "auroc": sklearn.metrics.roc_auc_score(correct, confidence),
+        "first": fpr[np.argmax(tpr >= 0.95)],
+        "nearest": fpr[np.argmin(np.abs(tpr - 0.95))],
+        "success": sklearn.metrics.average_precision_score(correct, confidence),
+        "error": sklearn.metrics.average_precision_score(~correct, -confidence),
+        "trapezoid": sklearn.metrics.auc(recall, precision),
+    }
+    actual = {
+        "auroc": metrics.auroc(confidence, correct),
+        "first": metrics.fpr95(confidence, correct),
+        "nearest": metrics.fpr95(confidence, correct, at="nearest"),
+        "success": metrics.aupr_success(confidence, correct),
+        "error": metrics.aupr_error(confidence, correct),
+        "trapezoid": metrics.aupr_success(confidence, correct, interpolation="trapezoid"),
+    }
+    assert actual == pytest.approx(expected, abs=TOLERANCE)
+
+
+@given(rankings(), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_ranking_metrics_ignore_the_order_of_tied_examples(case, random) -> None:
+    confidence, correct = case
+    order = list(range(len(correct)))
+    random.shuffle(order)
+    for metric in (
+        metrics.aurc,
+        metrics.eaurc,
+        metrics.auroc,
+        metrics.fpr95,
+        lambda c, r: metrics.fpr95(c, r, at="nearest"),
+        metrics.aupr_success,
+        lambda c, r: metrics.aupr_success(c, r, interpolation="trapezoid"),
+        metrics.aupr_error,
+    ):
+        shuffled = metric(confidence[order], correct[order])
+        assert shuffled == pytest.approx(metric(confidence, correct), abs=TOLERANCE)
+
+
+@given(rankings())
+@settings(deadline=None)
+def test_eaurc_is_zero_for_the_best_ranking_and_never_negative(case) -> None:
+    confidence, correct = case
+    best = correct.double() + torch.arange(len(correct)) / 1000
+    assert metrics.eaurc(best, correct) == pytest.approx(0, abs=TOLERANCE)
+    assert metrics.eaurc(confidence, correct) >= -TOLERANCE
+
+
+def test_exact_optimum_approaches_the_asymptotic_one() -> None:
+    differences = []
+    for size in (100, 10_000):
+        confidence = torch.linspace(1, 0, size, dtype=torch.float64)
+        correct = torch.arange(size) % 4 != 0
+        exact = metrics.eaurc(confidence, correct)
+        differences.append(abs(exact - metrics.eaurc(confidence, correct, optimum="asymptotic")))
+    # both differ by O(1/N)
+    assert differences[0] > 0
+    assert differences[1] == pytest.approx(differences[0] / 100, rel=0.05)
+
+
+def test_fpr95_first_reaches_the_recall_where_nearest_falls_short() -> None:
+    # 19 correct above one wrong above one correct: recall 19/20 is exactly 0.95
+    confidence = torch.linspace(1, 0, 21, dtype=torch.float64)
+    correct = torch.arange(21) != 19
+    assert metrics.fpr95(confidence, correct) == 0.0
+    # 12 correct above one wrong above one correct: 12/13 is nearer to 0.95 than 1, but below
+    confidence, correct = confidence[:14], torch.arange(14) != 12
+    assert metrics.fpr95(confidence, correct) == 1.0
+    assert metrics.fpr95(confidence, correct, at="nearest") == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=25),
+)
+@settings(deadline=None)
+def test_mcc_and_accuracy_match_loops_and_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    labels = torch.tensor([y for y, _ in pairs])
+    predicted = torch.tensor([p for _, p in pairs])
+    probs = torch.nn.functional.one_hot(predicted, 4).double()
+    expected = reference.mcc(predicted.tolist(), labels.tolist(), 4)
+    assert metrics.mcc(probs, labels) == pytest.approx(expected, abs=1e-9)
+    if len(set(pairs)) > 1:
+        by_sklearn = sklearn.metrics.matthews_corrcoef(labels, predicted)
+        assert metrics.mcc(probs, labels) == pytest.approx(by_sklearn, abs=1e-9)
+    assert metrics.accuracy(probs, labels) == sum(y == p for y, p in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_ranking_metrics_without_both_outcomes_are_defined_or_warn_once(right: bool) -> None:
+    confidence, correct = torch.tensor([0.9, 0.5, 0.5]), torch.full((3,), right)
+    assert metrics.aurc(confidence, correct) == pytest.approx(0.0 if right else 1.0)
+    assert metrics.eaurc(confidence, correct) == pytest.approx(0.0)
+    assert metrics.eaurc(confidence, correct, optimum="asymptotic") == pytest.approx(0.0)
+    absent = metrics.aupr_error if right else metrics.aupr_success
+    present = metrics.aupr_success if right else metrics.aupr_error
+    assert present(confidence, correct) == 1.0
+    nearest = [metrics.fpr95, lambda c, r: metrics.fpr95(c, r, at="nearest")]
+    for metric in (metrics.auroc, absent, *nearest):
+        with pytest.warns(UndefinedMetricWarning) as caught:
+            assert math.isnan(metric(confidence, correct))
+        assert len(caught) == 1
+
+
+def test_area_under_risk_is_precise_for_a_million_examples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    correct = torch.rand(1_000_000, generator=generator) < 0.7
+    for levels in (10, 1_000_000):
+        confidence = torch.arange(len(correct)).mul(levels).div(len(correct), rounding_mode="floor")
+        order = curves.order_by(-confidence.double())
+        counts = curves.tally(order, correct)
+        # each example replaced by the mean of its tie group
+        wrong = (
+            (~correct).double().view(levels, -1).mean(1).repeat_interleave(len(correct) // levels)
+        )
+        expected = (wrong.cumsum(0) / torch.arange(1, len(correct) + 1)).mean()
+        assert_close(curves.area_under_risk(counts), expected, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct"),
+    [
+        (torch.tensor([0.5, torch.nan]), torch.tensor([True, False])),
+        (torch.zeros(0), torch.zeros(0, dtype=torch.bool)),
+    ],
+)
+def test_ranking_metrics_refuse_what_has_no_order(confidence: Tensor, correct: Tensor) -> None:
+    with pytest.raises(UserError, match="must"):
+        metrics.aurc(confidence, correct)

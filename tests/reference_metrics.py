@@ -1,0 +1,138 @@
+"""Slow second computations of the metrics: loops over examples, thresholds and orders."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+
+def aurc(confidence: Sequence[float], correct: Sequence[bool]) -> float:
+    """Mean error rate among the n most confident, ties in the order given."""
+    ranked = sorted(zip(confidence, correct, strict=True), key=lambda pair: -pair[0])
+    errors, total = 0, 0.0
+    for n, (_, right) in enumerate(ranked, start=1):
+        errors += not right
+        total += errors / n
+    return total / len(ranked)
+
+
+def aurc_over_all_orders(confidence: Sequence[float], correct: Sequence[bool]) -> float:
+    """Mean of `aurc` over every order of the data: its expected value under ties."""
+    pairs = list(zip(confidence, correct, strict=True))
+    values = [aurc(*zip(*order, strict=True)) for order in itertools.permutations(pairs)]
+    return sum(values) / len(values)
+
+
+def least_aurc(num_correct: int, num_wrong: int) -> float:
+    """`aurc` with all errors at the end."""
+    size = num_correct + num_wrong
+    return aurc(range(size, 0, -1), [True] * num_correct + [False] * num_wrong)
+
+
+def auroc(scores: Sequence[float], positive: Sequence[bool]) -> float:
+    """Share of pairs in the right order, half a pair for a tie."""
+    wins, pairs = 0.0, 0
+    for a, is_a in zip(scores, positive, strict=True):
+        for b, is_b in zip(scores, positive, strict=True):
+            if is_a and not is_b:
+                pairs += 1
+                wins += 1.0 if a > b else 0.5 if a == b else 0.0
+    return wins / pairs if pairs else math.nan
+
+
+def fpr_at_recall(scores: Sequence[float], positive: Sequence[bool], recall: float) -> float:
+    """Smallest false-positive rate of all thresholds that reach the recall."""
+    num_positive = sum(positive)
+    num_negative = len(positive) - num_positive
+    if not (num_positive and num_negative):
+        return math.nan
+    rates = []
+    for threshold in set(scores):
+        taken = [p for s, p in zip(scores, positive, strict=True) if s >= threshold]
+        if sum(taken) / num_positive >= recall:
+            rates.append((len(taken) - sum(taken)) / num_negative)
+    return min(rates)
+
+
+def average_precision(scores: Sequence[float], positive: Sequence[bool]) -> float:
+    """Σ (change of recall) · precision over descending thresholds."""
+    num_positive, before, total = sum(positive), 0.0, 0.0
+    if not num_positive:
+        return math.nan
+    for threshold in sorted(set(scores), reverse=True):
+        taken = [p for s, p in zip(scores, positive, strict=True) if s >= threshold]
+        recall = sum(taken) / num_positive
+        total += (recall - before) * sum(taken) / len(taken)
+        before = recall
+    return total
+
+
+def mcc(predicted: Sequence[int], labels: Sequence[int], num_classes: int) -> float:
+    """Correlation of the one-hot matrices of predicted and true labels, from covariances."""
+    size = len(labels)
+
+    def covariance(a: Sequence[int], b: Sequence[int]) -> float:
+        total = 0.0
+        for k in range(num_classes):
+            mean_a, mean_b = a.count(k) / size, b.count(k) / size
+            for x, y in zip(a, b, strict=True):
+                total += ((x == k) - mean_a) * ((y == k) - mean_b)
+        return total
+
+    spread = covariance(predicted, predicted) * covariance(labels, labels)
+    return covariance(predicted, labels) / math.sqrt(spread) if spread > 1e-12 else 0.0
+
+
+def binned_error(
+    values: Sequence[float], hits: Sequence[bool], num_bins: int, edge: Callable[[int], float]
+) -> float:
+    """Σ_b |B|/N · |mean value − share of hits| over the bins (edge(b), edge(b + 1)]."""
+    total = 0.0
+    for b in range(num_bins):
+        inside = [
+            i
+            for i, value in enumerate(values)
+            if (value > edge(b) or b == 0) and (value <= edge(b + 1) or b == num_bins - 1)
+        ]
+        if inside:
+            mean = sum(values[i] for i in inside) / len(inside)
+            share = sum(hits[i] for i in inside) / len(inside)
+            total += len(inside) / len(values) * abs(mean - share)
+    return total
+
+
+def ece_equal_mass(values: Sequence[float], hits: Sequence[bool], num_bins: int) -> float:
+    """Calibration error over bins of N/num_bins examples, each example cut in num_bins pieces.
+
+    Tied examples are replaced by their average before the cut.
+    """
+    total = 0.0
+    pieces = []
+    for value, _ in sorted(zip(values, hits, strict=True), key=lambda pair: -pair[0]):
+        tied = [h for v, h in zip(values, hits, strict=True) if v == value]
+        pieces += [value - sum(tied) / len(tied)] * num_bins
+    for b in range(num_bins):
+        total += abs(sum(pieces[b * len(values) : (b + 1) * len(values)]) / num_bins)
+    return total / len(values)
+
+
+def nll(probs: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
+    return sum(-math.log(row[y]) for row, y in zip(probs, labels, strict=True)) / len(labels)
+
+
+def brier(probs: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
+    total = 0.0
+    for row, label in zip(probs, labels, strict=True):
+        for c, p in enumerate(row):
+            total += (p - (c == label)) ** 2
+    return total / len(labels)
+
+
+def binomial_tail(errors: int, size: int, rate: float) -> float:
+    """Probability of at most `errors` of `size` at the given error rate."""
+    return sum(math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(errors + 1))
+
+
+def adaptive_set_score(probs: Sequence[float], label: int) -> float:
+    """Probability of the labels that rank before `label`, and its own."""
+    order = sorted(range(len(probs)), key=lambda c: (-probs[c], c))
+    return sum(probs[c] for c in order[: order.index(label) + 1])
