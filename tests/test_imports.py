@@ -20,6 +20,7 @@ ORDER = [
     {"runs", "state", "tensorboard"},
     {"training"},
     {"baselines"},
+    {"bench"},
     {"evaluation"},
     {"experiments"},
     {"report"},

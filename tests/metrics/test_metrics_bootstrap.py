@@ -131,7 +131,7 @@ def test_bootstrap_of_undefined_metrics_is_nan_with_one_warning() -> None:
     assert intervals["accuracy"] == (0.0, 0.0, 0.0)
 
 
-def test_bootstrap_ood_matches_metrics_of_repeated_examples(generator) -> None:
+def test_bootstrap_ood_resamples_both_sets_separately(generator) -> None:
     familiar = torch.randint(5, (2, 11), generator=generator).double()
     foreign = torch.randint(3, 8, (2, 7), generator=generator).double()
     found = metrics.paired_bootstrap_ood(
@@ -140,7 +140,7 @@ def test_bootstrap_ood_matches_metrics_of_repeated_examples(generator) -> None:
     ours, theirs = (metrics.ood_metrics(familiar[i], foreign[i], positive="in") for i in (0, 1))
     for name, interval in found.items():
         assert interval.difference == pytest.approx(ours[name] - theirs[name], abs=1e-12)
-    # every resample keeps the size of both sets, so no precision falls below none found at all
+    # both sets keep their sizes in every resample
     weights = bootstrap._resample(50, (11, 7), generator)
     assert_close(weights[:, :11].sum(1), torch.full((50,), 11.0).double())
     assert_close(weights[:, 11:].sum(1), torch.full((50,), 7.0).double())

@@ -61,9 +61,9 @@ def eaurc(
     """AURC minus the AURC of the best ranking of the same predictions; lower is better.
 
     Args:
-        optimum: "exact" subtracts the best value N examples can have, so the result is never
-            negative; "asymptotic" subtracts r + (1 − r) ln(1 − r), its limit for large N at
-            error rate r, as the authors' code does.
+        optimum: "exact" subtracts the best value these N predictions can have, so that a perfect
+            ranking has 0; "asymptotic" subtracts r + (1 − r) ln(1 − r), its limit for large N at
+            error rate r, as the authors' code does, and leaves about r / 2N more.
 
     References:
         Geifman et al., 2019, arXiv:1805.08206.
@@ -104,8 +104,8 @@ def aupr_success(
     """Area under precision and recall with correct predictions as positives.
 
     Args:
-        interpolation: "step" is average precision; "trapezoid" joins the points by lines, which
-            is too optimistic, as the authors' code does for this metric (not for `aupr_error`).
+        interpolation: "step" is average precision; "trapezoid" joins the points by straight
+            lines, as the authors' code does for this metric (not for `aupr_error`).
     """
     area = precision_area(rank(confidence, correct).counts, interpolation)
     return defined("aupr_success", area, "it needs at least one correct prediction")
