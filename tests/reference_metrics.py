@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
 def aurc(confidence: Sequence[float], correct: Sequence[bool]) -> float:
@@ -82,16 +82,14 @@ def mcc(predicted: Sequence[int], labels: Sequence[int], num_classes: int) -> fl
     return covariance(predicted, labels) / math.sqrt(spread) if spread > 1e-12 else 0.0
 
 
-def binned_error(
-    values: Sequence[float], hits: Sequence[bool], num_bins: int, edge: Callable[[int], float]
-) -> float:
-    """Σ_b |B|/N · |mean value − share of hits| over the bins (edge(b), edge(b + 1)]."""
+def binned_error(values: Sequence[float], hits: Sequence[bool], num_bins: int) -> float:
+    """Σ_b |B|/N · |mean value − share of hits| over the bins (b/n, (b + 1)/n]."""
     total = 0.0
     for b in range(num_bins):
         inside = [
             i
             for i, value in enumerate(values)
-            if (value > edge(b) or b == 0) and (value <= edge(b + 1) or b == num_bins - 1)
+            if (value > b / num_bins or b == 0) and value <= (b + 1) / num_bins
         ]
         if inside:
             mean = sum(values[i] for i in inside) / len(inside)

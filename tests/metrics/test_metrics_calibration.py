@@ -27,13 +27,10 @@ def test_calibration_metrics_match_loops(size: int, num_classes: int, num_bins: 
     confidence, predicted = probs.max(1)
     right = (predicted == labels).tolist()
 
-    def edge(b: int) -> float:
-        return b / num_bins
-
-    expected = reference.binned_error(confidence.tolist(), right, num_bins, edge)
+    expected = reference.binned_error(confidence.tolist(), right, num_bins)
     assert metrics.ece(probs, labels, num_bins=num_bins) == pytest.approx(expected, abs=1e-12)
     by_class = [
-        reference.binned_error(probs[:, c].tolist(), (labels == c).tolist(), num_bins, edge)
+        reference.binned_error(probs[:, c].tolist(), (labels == c).tolist(), num_bins)
         for c in range(num_classes)
     ]
     assert metrics.ece_classwise(probs, labels, num_bins=num_bins) == pytest.approx(
@@ -65,31 +62,45 @@ def test_ece_of_confidence_one_belongs_to_the_last_bin() -> None:
     assert metrics.ece(probs, torch.tensor([0, 1])) == pytest.approx(0.485)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_ece_bins_include_their_upper_edge_in_every_precision(dtype: torch.dtype) -> None:
-    # 0.6 = 3/5 belongs to (2/5, 3/5] with the two below it, 0.7 does not
-    probs = torch.tensor([[0.6, 0.4], [0.55, 0.45], [0.7, 0.3]], dtype=torch.float64).to(dtype)
-    labels = torch.tensor([0, 1, 1])
-    values = probs.double()[:, 0]
-    expected = (abs(values[:2].sum() - 1) + values[2]) / 3
-    # the rounding of half precisions moves 0.6 off the edge, so there only the value is checked
-    if dtype in (torch.float32, torch.float64):
-        assert metrics.ece(probs, labels, num_bins=5) == pytest.approx(float(expected), abs=1e-7)
-    assert 0 <= metrics.ece(probs, labels, num_bins=5) <= 1
+    # 0.6 belongs to (2/5, 3/5] with 0.55, not to (3/5, 4/5] with 0.7
+    probs = torch.tensor([[0.6, 0.4], [0.55, 0.45], [0.7, 0.3]], dtype=dtype)
+    labels = torch.tensor([1, 0, 1])
+    expected = (abs(0.6 + 0.55 - 1) + 0.7) / 3
+    assert metrics.ece(probs, labels, num_bins=5) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precisions_give_the_values_of_what_they_hold(dtype: torch.dtype) -> None:
+    probs, labels = draw_probs(101, 3)
+    probs = probs.to(dtype)
+    expected = metrics.all_metrics(probs.double(), labels)
+    assert metrics.all_metrics(probs, labels) == pytest.approx(expected, rel=1e-5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=20))
 @settings(deadline=None)
-def test_adaptive_ece_under_ties_matches_loops(pairs: list[tuple[int, int]]) -> None:
+def test_calibration_errors_of_values_on_the_edges_match_loops(
+    pairs: list[tuple[int, int]],
+) -> None:
     table = torch.tensor([[6, 1, 1], [4, 4, 0], [8, 0, 0], [3, 3, 2], [1, 6, 1]]).double() / 8
     probs = table[[row for row, _ in pairs]]
     labels = torch.tensor([label for _, label in pairs])
     confidence, predicted = probs.max(1)
-    for num_bins in (2, 3, 15):
-        expected = reference.ece_equal_mass(
-            confidence.tolist(), (predicted == labels).tolist(), num_bins
-        )
+    right = (predicted == labels).tolist()
+    # eighths are edges of 2, 4 and 8 bins
+    for num_bins in (2, 3, 4, 8, 15):
+        expected = reference.ece_equal_mass(confidence.tolist(), right, num_bins)
         actual = metrics.ece_adaptive(probs, labels, num_bins=num_bins)
+        assert actual == pytest.approx(expected, abs=1e-12)
+        expected = reference.binned_error(confidence.tolist(), right, num_bins)
+        assert metrics.ece(probs, labels, num_bins=num_bins) == pytest.approx(expected, abs=1e-12)
+        expected = sum(
+            reference.binned_error(probs[:, c].tolist(), (labels == c).tolist(), num_bins)
+            for c in range(3)
+        )
+        actual = 3 * metrics.ece_classwise(probs, labels, num_bins=num_bins)
         assert actual == pytest.approx(expected, abs=1e-12)
 
 
