@@ -1,0 +1,3 @@
+"""The report page and the paper's figures, from run folders alone."""
+
+from kepsvgp.report.page import write_report as write_report

@@ -1,0 +1,326 @@
+"""What the template of the page is given for each benchmark: words and numbers, no HTML."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kepsvgp.report.examples import Source
+from kepsvgp.report.models import Comparison, Model
+from kepsvgp.report.summary import (
+    ACCEPTED_RISK,
+    METRICS,
+    OOD_METRICS,
+    Table,
+    Verdict,
+    metric_table,
+    verdict,
+)
+
+NUM_COLOURS = 8
+STATES = {"calibrated": "good", "slightly off": "middling", "off": "bad"}
+RULES = {
+    "score": "the epoch of the best validation score",
+    "nll": "the epoch of the best validation NLL",
+    "last": "the last epoch",
+}
+
+
+class Fact(NamedTuple):
+    """A line of a card."""
+
+    name: str
+    value: str
+    note: str = ""
+    state: str = ""
+
+
+class Card(NamedTuple):
+    """The verdict on one model, in words."""
+
+    label: str
+    colour: int
+    seeds: int
+    coverage: float | None
+    coverage_text: str
+    coverage_says: str
+    facts: tuple[Fact, ...]
+
+
+class TextRow(NamedTuple):
+    """A line of a table of words."""
+
+    label: str
+    colour: int
+    cells: tuple[str, ...]
+
+
+class TextTable(NamedTuple):
+    """A table whose cells are already words."""
+
+    headings: tuple[str, ...]
+    rows: tuple[TextRow, ...]
+
+
+class RunLine(NamedTuple):
+    """Where numbers come from."""
+
+    name: str
+    method: str
+    seed: int
+    checkpoint: str
+    epochs: int
+    versions: str
+
+
+class BenchmarkContext(NamedTuple):
+    """Everything the template says about one benchmark."""
+
+    title: str
+    facts: tuple[str, ...]
+    lead: str
+    models: int
+    several: bool
+    several_models: bool
+    cards: tuple[Card, ...]
+    notes: tuple[str, ...]
+    table: Table
+    ood: tuple[Table, ...]
+    cost: TextTable
+    checkpoints: TextTable | None
+    runs: tuple[RunLine, ...]
+
+
+def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContext:
+    """The words and numbers of one benchmark."""
+    verdicts = [verdict(model) for model in comparison.models]
+    several = max(len(model.members) for model in comparison.models) > 1
+    metrics = [m for m in METRICS if m.key != "mcc" or comparison.num_classes == 2]
+    return BenchmarkContext(
+        title=comparison.title,
+        facts=_facts(comparison),
+        lead=_lead(comparison, verdicts),
+        models=len(comparison.models),
+        several=several,
+        several_models=len(comparison.models) > 1,
+        cards=tuple(
+            _card(place, model, found)
+            for place, (model, found) in enumerate(zip(comparison.models, verdicts, strict=True))
+        ),
+        notes=tuple(dict.fromkeys([*_notes(comparison), *source.notes])),
+        table=metric_table(comparison, "test", metrics),
+        ood=tuple(
+            metric_table(comparison, split, OOD_METRICS) for split in comparison.splits("ood/")
+        ),
+        cost=_cost(comparison.models),
+        checkpoints=_checkpoints(comparison.models),
+        runs=_runs(comparison),
+    )
+
+
+def _facts(comparison: Comparison) -> tuple[str, ...]:
+    facts = [comparison.title]
+    if comparison.test is not None:
+        facts += [f"{len(comparison.test.labels):,} test examples"]
+        facts += [f"{comparison.num_classes} classes"]
+    facts.append(_number(len(comparison.models), "model"))
+    seeds = len({member.run.seed for member in comparison.members})
+    return (*facts, _number(seeds, "seed"))
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def _share(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f}%"
+
+
+def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
+    """The answer in two sentences, about the model that ranks its own mistakes best."""
+    known = [
+        (float(np.mean(values)), model, found)
+        for model, found in zip(comparison.models, verdicts, strict=True)
+        if found is not None and (values := model.values("test", "aurc"))
+    ]
+    if not known:
+        return "The runs hold no predictions of the test set, so the tables below are all there is."
+    aurc, model, found = min(known, key=lambda entry: entry[0])
+    best = "It" if len(known) == 1 else model.label
+    ranks = f" ranks its own mistakes best (AURC {aurc:.4f}) and" if len(known) > 1 else ""
+    risk = _share(ACCEPTED_RISK, 0)
+    answers = (
+        f"can answer {_share(found.coverage)} of inputs with at most {risk} errors"
+        if found.coverage > 0
+        else f"cannot keep its errors below {risk}, however few inputs it answers"
+    )
+    return f"{best}{ranks} {answers}. Its probabilities are {_probabilities(found)}."
+
+
+def _probabilities(found: Verdict) -> str:
+    if found.calibration == "calibrated":
+        return "calibrated: no further from the truth than chance explains"
+    return f"{found.words}: it says {_share(found.confidence)} and is right {_share(found.accuracy)}"
+
+
+def _card(place: int, model: Model, found: Verdict | None) -> Card:
+    if found is None:
+        facts = _stored_facts(model)
+        return Card(model.label, place % NUM_COLOURS, len(model.members), None, "", "", facts)
+    risk = _share(ACCEPTED_RISK, 0)
+    if found.coverage >= 1:
+        says = f"of inputs answered: its errors stay within {risk} without abstaining"
+    elif found.coverage > 0:
+        says = f"of inputs answered when at most {risk} errors are accepted"
+    else:
+        says = f"answered: no threshold keeps its errors within {risk}"
+    calibration = Fact(
+        "Calibration",
+        found.words,
+        f"says {_share(found.confidence)}, is right {_share(found.accuracy)}; "
+        f"ECE {_share(found.ece)}, chance allows {_share(found.noise)}",
+        STATES[found.calibration],
+    )
+    accuracy, *others = _stored_facts(model)
+    facts = (accuracy, calibration, *others)
+    return Card(
+        model.label,
+        place % NUM_COLOURS,
+        len(model.members),
+        found.coverage,
+        _share(found.coverage, 0 if found.coverage in (0, 1) else 1),
+        says,
+        facts,
+    )
+
+
+def _stored_facts(model: Model) -> tuple[Fact, ...]:
+    facts = []
+    for metric in METRICS:
+        values = model.values("test", metric.key)
+        if metric.key in ("accuracy", "aurc"):
+            unit = "%" if metric.percent else ""
+            text = f"{metric.text(float(np.mean(values)))}{unit}" if values else "not measured"
+            facts.append(Fact(metric.title, text))
+    return tuple(facts)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """What a fair reader must know before comparing."""
+    notes = [
+        "The share answered on each card is chosen with the test labels in hand; "
+        "in use, choose the threshold on held-out data."
+    ]
+    rules = {member.checkpoint for member in comparison.members}
+    names = [RULES.get(rule, f"the checkpoint '{rule}'") for rule in sorted(rules)]
+    notes.append(f"Shown is {' or '.join(names)}.")
+    seeds = {model.label: len(model.members) for model in comparison.models}
+    if len(set(seeds.values())) > 1:
+        told = ", ".join(f"{label} {_number(n, 'seed')}" for label, n in seeds.items())
+        notes.append(f"The models have different numbers of seeds: {told}.")
+    epochs = {
+        model.label: model.members[0].run.config.get("train", {}).get("epochs")
+        for model in comparison.models
+    }
+    if len(set(epochs.values())) > 1:
+        told = ", ".join(f"{label} {n}" for label, n in epochs.items())
+        notes.append(f"The models were trained for different numbers of epochs: {told}.")
+    notes += [note for member in comparison.members for note in member.run.notes]
+    notes += _missing(comparison)
+    return notes
+
+
+def _missing(comparison: Comparison) -> list[str]:
+    notes = []
+    for prefix, name in (("ood/", "out-of-distribution"), ("shift/", "shifted")):
+        splits = comparison.splits(prefix)
+        if not splits:
+            notes.append(f"No {name} data were evaluated.")
+        for model in comparison.models:
+            absent = [s for s in splits if any(s not in member.splits for member in model.members)]
+            if absent:
+                few = ", ".join(s.removeprefix(prefix) for s in absent[:4])
+                more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
+                notes.append(f"{model.label} was not evaluated on: {few}{more} ({name}).")
+    for model in comparison.models:
+        gone = [member.run.seed for member in model.members if member.test is None]
+        if gone:
+            told = ", ".join(map(str, gone))
+            notes.append(
+                f"{model.label} has no usable test predictions for seed {told}: none were kept, "
+                "or they are not finite."
+            )
+    return notes
+
+
+def _cost(models: Sequence[Model]) -> TextTable:
+    rows = []
+    for place, model in enumerate(models):
+        training = [
+            sum(float(epoch.get("seconds", 0.0)) for epoch in member.run.history)
+            for member in model.members
+            if member.run.history
+        ]
+        prediction = model.values("test", "seconds_per_1000")
+        parameters = model.members[0].run.parameters
+        cells = (
+            duration(float(np.mean(training))) if training else "not recorded",
+            duration(float(np.mean(prediction))) if prediction else "not recorded",
+            f"{parameters:,}" if parameters is not None else "not recorded",
+        )
+        rows.append(TextRow(model.label, place % NUM_COLOURS, cells))
+    return TextTable(("Training time", "Prediction per 1,000", "Parameters"), tuple(rows))
+
+
+def duration(seconds: float) -> str:
+    """A time span as a person would say it."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _checkpoints(models: Sequence[Model]) -> TextTable | None:
+    """Test metrics at every evaluated checkpoint; None where there is only the one shown."""
+    shown = [m for m in METRICS if m.key in ("accuracy", "aurc", "ece", "nll")]
+    rows = []
+    for place, model in enumerate(models):
+        names = dict.fromkeys(name for member in model.members for name in member.run.metrics)
+        for name in names:
+            cells = []
+            for metric in shown:
+                values = [
+                    value
+                    for member in model.members
+                    if isinstance(value := _at(member, name).get(metric.key), int | float)
+                ]
+                unit = "%" if metric.percent else ""
+                cells.append(metric.text(float(np.mean(values))) + unit if values else "–")
+            if any(cell != "–" for cell in cells):
+                rows.append(TextRow(model.label, place % NUM_COLOURS, (name, *cells)))
+    if len(rows) <= len(models):
+        return None
+    return TextTable(tuple(metric.title for metric in shown), tuple(rows))
+
+
+def _at(member, checkpoint: str) -> dict:
+    return member.run.metrics.get(checkpoint, {}).get(member.method, {}).get("test", {})
+
+
+def _runs(comparison: Comparison) -> tuple[RunLine, ...]:
+    lines = {}
+    for member in comparison.members:
+        run = member.run
+        versions = run.config.get("versions", {})
+        lines[run.folder] = RunLine(
+            name=run.folder.name,
+            method=run.method,
+            seed=run.seed,
+            checkpoint=member.checkpoint,
+            epochs=len(run.history),
+            versions=", ".join(f"{name} {value}" for name, value in versions.items()),
+        )
+    return tuple(lines.values())

@@ -1,0 +1,198 @@
+"""Runs as a reader compares them: one benchmark, some models, each with its seeds."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kepsvgp.errors import UserError
+from kepsvgp.report.runs import Run, SplitPredictions, read_run
+
+NAMES = {
+    "ensemble": "Deep ensemble",
+    "kep": "KEP-SVGP",
+    "kfllla": "KFLLLA",
+    "mc_dropout": "MC dropout",
+    "msp": "MSP",
+    "primal": "Primal attention",
+    "sgpa": "SGPA",
+    "sngp": "SNGP",
+    "svdkl": "SV-DKL",
+    "temperature": "Temperature scaling",
+}
+# what may differ between two seeds of one model
+PER_RUN = ("seed", "versions", "out", "name", "device", "resume")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One seed of a model: a run, the checkpoint shown and its predictions of the test set."""
+
+    run: Run
+    checkpoint: str
+    method: str
+    test: SplitPredictions | None
+
+    def metrics(self, split: str) -> dict[str, Any]:
+        """The metrics of a split, as metrics.json has them; empty where it was not evaluated."""
+        return self.run.metrics.get(self.checkpoint, {}).get(self.method, {}).get(split, {})
+
+    def predictions(self, split: str) -> SplitPredictions | None:
+        """The predictions for a split; None where there are none or they are not finite."""
+        found = self.run.predictions(self.checkpoint, self.method, split)
+        return found if found is not None and np.isfinite(found.probs).all() else None
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits for which metrics are known."""
+        return list(self.run.metrics.get(self.checkpoint, {}).get(self.method, {}))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A method with one configuration, and its seeds."""
+
+    label: str
+    members: tuple[Member, ...]
+
+    @property
+    def method(self) -> str:
+        """The name under which its metrics are stored."""
+        return self.members[0].method
+
+    def values(self, split: str, metric: str) -> list[float]:
+        """One value per seed that has this metric, straight from metrics.json."""
+        found = (member.metrics(split).get(metric) for member in self.members)
+        return [float(value) for value in found if isinstance(value, int | float)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models that were tested on the same examples."""
+
+    benchmark: str
+    title: str
+    models: tuple[Model, ...]
+
+    @property
+    def members(self) -> list[Member]:
+        """Every seed of every model."""
+        return [member for model in self.models for member in model.members]
+
+    @property
+    def test(self) -> SplitPredictions | None:
+        """Some predictions of the test set, for its labels and positions."""
+        return next((m.test for m in self.members if m.test is not None), None)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes; 0 where no predictions were kept."""
+        return 0 if self.test is None else self.test.probs.shape[1]
+
+    def splits(self, prefix: str) -> list[str]:
+        """All evaluated splits that begin with `prefix`, each once, in order of appearance."""
+        names = (name for member in self.members for name in member.splits)
+        return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
+
+
+def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[Comparison]:
+    """The runs in these folders, grouped into comparisons on equal test sets."""
+    members = [m for folder in folders for m in _members(read_run(folder), checkpoint)]
+    if not members:
+        raise UserError(
+            "a report needs at least one evaluated run; got none. Run `kepsvgp evaluate RUN`."
+        )
+    groups: dict[tuple[str, str], list[Member]] = {}
+    for member in members:
+        groups.setdefault((member.run.benchmark, _test_set(member)), []).append(member)
+    counts: dict[str, int] = {}
+    comparisons = []
+    for (benchmark, _), group in groups.items():
+        counts[benchmark] = counts.get(benchmark, 0) + 1
+        # a second test set of the same benchmark, such as one of another split
+        title = benchmark if counts[benchmark] == 1 else f"{benchmark} ({counts[benchmark]})"
+        comparisons.append(Comparison(benchmark, title, tuple(_models(group))))
+    return comparisons
+
+
+def _members(run: Run, wanted: str | None) -> list[Member]:
+    checkpoint = run.checkpoint(wanted)
+    return [
+        Member(run, checkpoint, method, _finite(run.predictions(checkpoint, method, "test")))
+        for method in run.metrics[checkpoint]
+    ]
+
+
+def _finite(found: SplitPredictions | None) -> SplitPredictions | None:
+    return found if found is not None and np.isfinite(found.probs).all() else None
+
+
+def _test_set(member: Member) -> str:
+    """A name for the examples a member was tested on: equal names, equal examples."""
+    if member.test is None:
+        return json.dumps(member.run.config.get("data", {}), sort_keys=True, default=str)
+    content = member.test.index.tobytes() + member.test.labels.tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested configuration as one level of dotted keys."""
+    items: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            items |= flat(value, f"{prefix}{key}.")
+        else:
+            items[f"{prefix}{key}"] = value
+    return items
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    config = {key: value for key, value in run.config.items() if key not in PER_RUN}
+    return {key: value for key, value in flat(config).items() if key.split(".")[-1] not in PER_RUN}
+
+
+def name_of(trained: str, method: str) -> str:
+    """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
+    parts = method.split("+")
+    # a post-hoc method on plain softmax attention goes by its own name, as in the paper
+    if parts[0] != trained and trained != "msp":
+        parts = [trained, *parts]
+    return " + ".join(NAMES.get(part, part) for part in parts)
+
+
+def _models(members: list[Member]) -> list[Model]:
+    """Members of equal method and settings are seeds of one model."""
+    keyed: dict[tuple[str, str], list[Member]] = {}
+    for member in members:
+        settings = json.dumps(_settings(member.run), sort_keys=True, default=str)
+        name = name_of(member.run.method, member.method)
+        keyed.setdefault((name, settings), []).append(member)
+    models = []
+    for name, keys in groupby(sorted(keyed, key=lambda key: key[0]), key=lambda key: key[0]):
+        variants = [keyed[key] for key in keys]
+        for label, variant in zip(_labels(name, variants), variants, strict=True):
+            seeds = sorted(variant, key=lambda member: member.run.seed)
+            models.append(Model(label, tuple(seeds)))
+    order = {id(member): place for place, member in enumerate(members)}
+    return sorted(models, key=lambda model: min(order[id(m)] for m in model.members))
+
+
+def _labels(name: str, variants: list[list[Member]]) -> list[str]:
+    """Variants of one method are told apart by the settings in which they differ."""
+    if len(variants) == 1:
+        return [name]
+    settings = [_settings(variant[0].run) for variant in variants]
+    keys = sorted({key for s in settings for key in s})
+    differing = [key for key in keys if len({repr(s.get(key)) for s in settings}) > 1]
+    labels = []
+    for number, setting in enumerate(settings, start=1):
+        told = [f"{key.split('.')[-1]}={setting.get(key)}" for key in differing[:3]]
+        labels.append(f"{name} ({', '.join(told)})")
+        if len(differing) > 3:
+            labels[-1] = f"{labels[-1]} #{number}"
+    return labels

@@ -1,0 +1,123 @@
+"""One HTML file that needs nothing else: no network, no server, no other file.
+
+The page's policy forbids every request and every script but its own two, which it names by
+their hashes, so that text from the data could not run even if it were not escaped.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kepsvgp.errors import UserError
+from kepsvgp.files import write_atomic
+from kepsvgp.report.context import BenchmarkContext, benchmark_context
+from kepsvgp.report.examples import find_source
+from kepsvgp.report.models import compare
+from kepsvgp.report.payload import comparison_payload
+from kepsvgp.report.runs import find_runs
+
+SCRIPTS = (
+    "core",
+    "selective",
+    "chart",
+    "reliability",
+    "operating",
+    "shapes",
+    "shift",
+    "inside",
+    "examples",
+    "main",
+)
+SECTIONS = (
+    ("summary", "Summary"),
+    ("reliability", "Reliability"),
+    ("risk", "When to answer"),
+    ("confidence", "Confidence"),
+    ("uncertainty", "Uncertainty"),
+    ("roc", "ROC"),
+    ("shift", "Shift"),
+    ("kernel", "Kernel"),
+    ("training", "Training"),
+    ("examples", "Examples"),
+)
+
+
+def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = None) -> Path:
+    """Writes the report over some runs and returns where it is.
+
+    Args:
+        runs: Run folders, or folders that hold runs. Seeds of one method are taken together.
+        out: The HTML file to write.
+        checkpoint: Show this checkpoint of every run; None for the one each run selected.
+    """
+    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
+    contexts, payloads = [], []
+    for comparison in comparisons:
+        source = find_source(comparison)
+        contexts.append(benchmark_context(comparison, source))
+        payloads.append(comparison_payload(comparison, source))
+    html = render(contexts, {"benchmarks": payloads})
+    # texts may hold half a surrogate pair, which no file can
+    write_atomic(out, html.encode("utf-8", errors="replace"))
+    return out
+
+
+def render(contexts: Sequence[BenchmarkContext], data: dict[str, Any]) -> str:
+    """The page as text."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise UserError(
+            "the report needs jinja2, which is not installed: pip install 'kepsvgp[report]'."
+        ) from None
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    theme, style = _asset("js/theme.js"), _asset("page.css")
+    body = "\n".join(_asset(f"js/{name}.js") for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{body}}})();\n'
+    template = environment.from_string(_asset("page.html"))
+    return template.render(
+        title=", ".join(context.title for context in contexts),
+        policy=_policy([theme, script], style),
+        version=version("kepsvgp"),
+        written=date.today().isoformat(),
+        sections=SECTIONS,
+        benchmarks=contexts,
+        # our own files and escaped JSON: nothing in them is from the data as it came
+        theme_script=Markup(theme),
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(safe_json(data)),
+    )
+
+
+def safe_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _policy(scripts: Sequence[str], style: str) -> str:
+    allowed = " ".join(_hash(script) for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _asset(name: str) -> str:
+    return (files("kepsvgp.report") / "assets" / name).read_text(encoding="utf-8")
