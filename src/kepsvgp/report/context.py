@@ -178,7 +178,7 @@ def _card(place: int, model: Model, found: Verdict | None) -> Card:
         "Calibration",
         found.words,
         f"says {_share(found.confidence)}, is right {_share(found.accuracy)}; "
-        f"ECE {_share(found.ece)}, chance allows {_share(found.noise)}",
+        f"ECE {_share(found.ece)}, of which chance explains up to {_share(found.noise)}",
         STATES[found.calibration],
     )
     accuracy, *others = _stored_facts(model)

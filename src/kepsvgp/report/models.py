@@ -124,7 +124,8 @@ def _members(run: Run, wanted: str | None) -> list[Member]:
     checkpoint = run.checkpoint(wanted)
     return [
         Member(run, checkpoint, method, _finite(run.predictions(checkpoint, method, "test")))
-        for method in run.metrics[checkpoint]
+        # the trained model before what was fitted on top of it
+        for method in sorted(run.metrics[checkpoint], key=lambda name: name != run.method)
     ]
 
 

@@ -35,6 +35,9 @@ TITLES = {
     "train.nll": "Cross-entropy",
     "train.kl": "KL of q(u)",
     "train.ksvd": "KSVD loss",
+    "val.accuracy": "Validation accuracy",
+    "val.mcc": "Validation MCC",
+    "val.nll": "Validation NLL",
 }
 
 
@@ -199,7 +202,7 @@ def history_series(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
     kept = [
         key
         for key in keys
-        if key not in ("epoch", "seconds", "data_wait")
+        if key not in ("epoch", "seconds", "data_wait", "val_seconds")
         and any(isinstance(row.get(key), int | float) for row in rows)
     ]
     return {

@@ -98,7 +98,7 @@ def _column(models: Sequence[Model], split: str, metric: Metric) -> list[Cell]:
     means = [float(np.mean(v)) if v else math.nan for v in values]
     finite = [mean for mean in means if math.isfinite(mean)]
     best = None
-    if len(finite) > 1:
+    if len(set(finite)) > 1:
         best = max(finite) if metric.better == "high" else min(finite)
     return [
         Cell(v, metric.text(mean) if v else "", spread(v, metric), mean == best)

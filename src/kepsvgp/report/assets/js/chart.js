@@ -20,7 +20,7 @@ function tickText(values) {
 
 // options: height, x, y ([low, high]), xLabel, yLabel, percentX, percentY, label, logY
 function chart(host, width, options) {
-  const left = options.left ?? 46;
+  const left = options.left ?? (options.yLabel ? 58 : 46);
   const right = 12;
   const top = options.top ?? 10;
   const bottom = options.xLabel ? 40 : 24;
@@ -35,7 +35,7 @@ function chart(host, width, options) {
     viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": options.label, class: "chart",
   });
   const axes = svg("g", { class: "axes", "aria-hidden": "true" });
-  const xs = options.xTicks ?? ticks(x0, x1, Math.max(2, Math.min(10, (width - left) / 70)));
+  const xs = options.xTicks ?? ticks(x0, x1, Math.max(2, Math.min(10, (width - left) / 62)));
   const ys = options.logY ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, Math.min(6, height / 45)));
   const xText = options.percentX ? (v) => `${Math.round(100 * v)}%` : options.xText ?? tickText(xs);
   const yText = options.percentY ? percentTick(ys) : options.logY ? (v) => tickText([v])(v) : tickText(ys);

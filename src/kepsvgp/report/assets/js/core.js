@@ -92,6 +92,12 @@ function modelName(model, m) {
   return el("span", { class: "model-name" }, swatch(m), el("span", { text: model.label, title: model.label }));
 }
 
+// Which line is which model.
+function modelKey(view) {
+  const entries = view.models().map(([m, model]) => modelName(model, m));
+  return el("p", { class: "key" }, ...(entries.length > 1 ? entries : []));
+}
+
 // A table that copies as text: a caption, headings, and cells of plain text.
 function table(caption, headings, rows, className = "") {
   const head = el("tr", {}, ...headings.map((h) => el("th", { scope: "col", text: h })));

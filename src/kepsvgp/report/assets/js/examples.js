@@ -1,6 +1,6 @@
 // Examples: pictures or texts with the model's probabilities as bars.
 
-const PAGE = 24;
+const pageSize = () => (window.innerWidth < 700 ? 6 : 15);
 
 function picture(view, shown, place, label) {
   const { pictures } = shown;
@@ -33,9 +33,12 @@ function bars(view, entries, truth) {
   }));
 }
 
-function topEntries(top, place, predicted, confidence) {
+// the three most probable classes, and the true one if it is close behind
+function topEntries(top, place, predicted, confidence, truth) {
   if (!top || place === undefined) return [[predicted, confidence]];
-  return range(top.count).map((j) => [top.classes[place * top.count + j], top.probs[place * top.count + j]]);
+  return range(top.count)
+    .map((j) => [top.classes[place * top.count + j], top.probs[place * top.count + j]])
+    .filter(([k], j) => j < 3 || k === truth);
 }
 
 function testTile(view, run, row) {
@@ -53,7 +56,7 @@ function testTile(view, run, row) {
     el("div", { class: "what" },
       el("p", { class: "claim" }, el("span", { class: "mark", text: right ? "✓ right" : "✗ wrong" }), el("span", { class: "number", text: `#${position}` })),
       el("p", { class: "truth", dir: "auto", title: className(view, truth), text: `is ${shorten(className(view, truth), 200)}` }),
-      bars(view, topEntries(run.test.top, place, predicted, run.test.confidence[row]), truth)),
+      bars(view, topEntries(run.test.top, place, predicted, run.test.confidence[row], truth), truth)),
   );
 }
 
@@ -69,7 +72,7 @@ function foreignTile(view, run, name, place) {
     el("div", { class: "what" },
       el("p", { class: "claim" }, el("span", { class: "mark", text: "foreign" }), el("span", { class: "number", text: `#${position}` })),
       el("p", { class: "truth", text: `from ${name.replace("ood/", "")}` }),
-      bars(view, topEntries(top, place, 0, 0), null)),
+      bars(view, topEntries(top, place, 0, 0, null), null)),
   );
 }
 
@@ -79,11 +82,11 @@ function pagedList(items, make, empty) {
   const more = el("button", { type: "button", class: "more" });
   let shown = 0;
   const grow = () => {
-    const next = items.slice(shown, shown + PAGE);
+    const next = items.slice(shown, shown + pageSize());
     list.append(...next.map(make));
     shown += next.length;
     more.hidden = shown >= items.length;
-    more.textContent = `Show ${Math.min(PAGE, items.length - shown)} more of ${count(items.length - shown)}`;
+    more.textContent = `Show ${Math.min(pageSize(), items.length - shown)} more of ${count(items.length - shown)}`;
   };
   more.addEventListener("click", grow);
   grow();

@@ -1,11 +1,17 @@
 // Inside the models: spectra of the attention kernels, and how training went.
 
+function runKey(runs) {
+  const names = new Map(runs.map((run) => [run.model, run]));
+  const entries = [...names].map(([m, run]) => modelName(run, m));
+  return el("p", { class: "key" }, ...(entries.length > 1 ? entries : []));
+}
+
 function kernelSection(mount, view) {
-  const runs = view.trainings().filter((run) => run.spectra);
+  const runs = view.trainings().filter((run) => run.spectra && run.leads);
   if (!runs.length) return false;
   const layers = Math.max(...runs.map((run) => run.spectra.layers.length));
   const grid = el("div", { class: "grid" });
-  mount.append(grid);
+  mount.append(runKey(runs), grid);
   for (const index of range(layers)) {
     const present = runs.filter((run) => run.spectra.layers[index]);
     const name = present[0].spectra.layers[index].name;
@@ -75,14 +81,14 @@ function trainingSection(mount, view) {
   const runs = view.trainings().filter((run) => run.history && run.history.epoch.length);
   if (!runs.length) return false;
   const grid = el("div", { class: "grid" });
-  mount.append(grid);
+  mount.append(runKey(runs), grid);
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.history.series)))];
   for (const name of names) {
     const present = runs.filter((run) => run.history.series[name]?.some(Number.isFinite));
     if (!present.length) continue;
     const { node, host } = figure(present[0].history.titles[name] ?? name);
     responsive(host, (place, width) => drawTraining(place, width, present, name));
-    node.append(numbers(name, () => trainingTable(present, name)));
+    node.append(numbers(present[0].history.titles[name], () => trainingTable(present, name)));
     grid.append(node);
   }
   return true;

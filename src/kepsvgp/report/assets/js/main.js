@@ -29,7 +29,8 @@ class View {
   }
 
   trainings() {
-    return this.bench.trainings.filter((run) => this.visible.has(run.model)).map((run) => ({ ...run, leads: run.seed === this.seed }));
+    return this.bench.trainings.filter((run) => this.visible.has(run.model))
+      .map((run) => ({ ...run, leads: run.seed === this.run(this.bench.models[run.model]).seed }));
   }
 
   hasValidation() {

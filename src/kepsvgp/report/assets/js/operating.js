@@ -4,6 +4,7 @@ function controls(mount, view) {
   const point = view.point;
   const slider = el("input", { type: "range", id: "slider", "aria-describedby": "operating-says" });
   const field = el("input", { type: "number", id: "slider-value", inputmode: "decimal" });
+  let source = null;
   const limits = () => (point.mode === "coverage" ? { min: 0, max: 100, step: 0.5 } : { min: 0, max: view.maxRisk(), step: 0.1 });
   const show = () => {
     const limit = limits();
@@ -12,6 +13,7 @@ function controls(mount, view) {
       set(input, limit);
       input.setAttribute("aria-label", point.mode === "coverage" ? "Wanted coverage in percent" : "Accepted risk in percent");
     }
+    if (source) source.hidden = point.mode !== "risk";
     slider.value = value;
     if (document.activeElement !== field) field.value = value;
     slider.setAttribute("aria-valuetext", point.mode === "coverage" ? `answer at least ${value}%` : `at most ${value}% wrong`);
@@ -45,6 +47,7 @@ function controls(mount, view) {
     el("div", { class: "slide" }, slider, el("span", { class: "unit" }, field, el("span", { text: "%" }))),
     view.hasValidation() ? sourceChoice(view, point) : null,
   );
+  source = box.querySelector("#from-validation")?.parentElement;
   mount.append(box, el("p", { id: "operating-says", class: "says", "aria-live": "polite" }));
   show();
 }
@@ -57,7 +60,7 @@ function sourceChoice(view, point) {
     view.moved();
   });
   return el("label", { class: "choice small", title: "As in use: the threshold is found without the test set" }, box,
-    el("span", { text: "threshold from validation data (risk only)" }));
+    el("span", { text: "threshold found on validation data" }));
 }
 
 function riskSection(mount, view) {

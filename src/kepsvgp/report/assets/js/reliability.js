@@ -32,18 +32,20 @@ function drawReliability(host, width, bins, m, label) {
     height, x: [0, 1], y: [0, 1], percentX: true, percentY: true, yLabel: "right",
     label: `Reliability diagram of ${label}: accuracy in ${filled.length} filled bins of confidence; the numbers are in the table below.`,
   });
-  line(c, [[0, 0], [1, 1]], { class: "ideal" });
+  const patterns = ["above", "within"].map((kind) => stripes(c, kind, `${kind}-${m}`));
   const most = Math.max(...bins.count);
   for (const b of filled) {
     const [from, to] = [bins.edges[b], bins.edges[b + 1]];
     const inset = 0.004;
     rect(c, from + inset, to - inset, 0, bins.accuracy[b], { class: `bar ${colour(m)}` });
-    // the gap between what is said and what comes true
-    rect(c, from + inset, to - inset, bins.accuracy[b], bins.confidence[b], {
-      class: bins.confidence[b] > bins.accuracy[b] ? "gap over" : "gap under",
-    });
+    // stripes: the gap between what is said (the dark line) and what comes true
+    const pattern = patterns[bins.confidence[b] > bins.accuracy[b] ? 0 : 1];
+    rect(c, from + inset, to - inset, bins.accuracy[b], bins.confidence[b], { fill: `url(#${pattern})` });
+    const y = c.sy(bins.confidence[b]);
+    c.root.append(svg("line", { class: "said", x1: c.sx(from + inset), x2: c.sx(to - inset), y1: y, y2: y }));
     whisker(c, (from + to) / 2, bins.low[b], bins.high[b]);
   }
+  line(c, [[0, 0], [1, 1]], { class: "ideal" });
   const counts = chart(host, width, {
     height: 84, x: [0, 1], y: [0, most], percentX: true, xLabel: "confidence", yLabel: "examples",
     label: `Number of test examples in each bin of confidence for ${label}; the fullest has ${count(most)}.`,
@@ -52,6 +54,15 @@ function drawReliability(host, width, bins, m, label) {
     const bar = rect(counts, bins.edges[b] + 0.004, bins.edges[b + 1] - 0.004, 0, bins.count[b], { class: "bar quiet" });
     told(bar, `${count(bins.count[b])} examples with confidence ${percent(bins.edges[b], 0)} to ${percent(bins.edges[b + 1], 0)}`);
   }
+}
+
+function stripes(c, kind, id) {
+  c.root.append(svg("defs", {}, svg(
+    "pattern",
+    { id, class: `stripes ${kind}`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("path", { d: "M0 0V6" }),
+  )));
+  return id;
 }
 
 function reliabilityTable(model, bins) {

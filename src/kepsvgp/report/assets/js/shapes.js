@@ -119,7 +119,7 @@ function drawUncertainty(host, width, run, set, most, view, label) {
     label: `Aleatoric against epistemic uncertainty of ${label}, one point an example; group means are in the table below.`,
   });
   // ten thousand points are for a canvas; it lies exactly over the axes
-  const canvas = el("canvas", { class: "over", "aria-hidden": "true" });
+  const canvas = el("canvas", { class: "cloud", "aria-hidden": "true" });
   host.append(canvas);
   const ratio = Math.min(2, window.devicePixelRatio || 1);
   canvas.width = width * ratio;
@@ -144,7 +144,7 @@ function drawUncertainty(host, width, run, set, most, view, label) {
 
 function rocSection(mount, view) {
   const box = el("div", { class: "grid two" });
-  mount.append(box);
+  mount.append(modelKey(view), box);
   rocFigure(box, view, null);
   for (const name of view.bench.foreignNames) rocFigure(box, view, name);
 }

@@ -40,6 +40,7 @@ function shiftSection(mount, view) {
     el("div", { class: "fields" },
       select("Metric", known.map((m) => [m.key, m.title]), choice.metric, (value) => { choice.metric = value; draw(); }),
       severities.length ? select("Severity", [["mean", "mean of all"], ...severities.map((s) => [String(s), String(s)])], choice.severity, (value) => { choice.severity = value; draw(); }) : null),
+    modelKey(view),
     pictures,
   );
   draw();

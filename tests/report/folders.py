@@ -1,0 +1,138 @@
+"""Run folders in the true format, with predictions drawn instead of trained."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kepsvgp.config import RunConfig
+from kepsvgp.configfile import dump_config
+from kepsvgp.files import write_atomic, write_json
+from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
+from kepsvgp.prediction import Prediction
+
+CLASSES = tuple("0123456789")
+
+
+def draw(
+    labels: Tensor,
+    num_classes: int = 10,
+    *,
+    skill: float = 2.0,
+    sharpness: float = 2.0,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> Prediction:
+    """Predictions of a model that knows this much, is this sure and wavers this much.
+
+    Labels of −1, as outside the distribution, help it nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(len(labels), num_classes, generator=generator)
+    hardness = torch.rand(len(labels), 1, generator=generator) * 2
+    known = torch.nn.functional.one_hot(labels.clamp_min(0), num_classes) * (labels >= 0)[:, None]
+    logits = sharpness * (noise + skill * hardness * known)
+    samples = 8 if spread else 1
+    wavering = spread * torch.randn(samples, len(labels), num_classes, generator=generator)
+    prediction = Prediction.from_logits(logits * 1.0 + wavering)
+    index = torch.arange(len(labels))
+    return Prediction(prediction.probs, prediction.aleatoric, labels=labels, index=index)
+
+
+def measured(splits: Mapping[str, Prediction]) -> dict[str, dict[str, float]]:
+    """The metrics of each split, as `kepsvgp evaluate` stores them."""
+    metrics = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        for name, prediction in splits.items():
+            if name.startswith("ood/"):
+                metrics[name] = ood_metrics(
+                    confidence_score(splits["test"].probs),
+                    confidence_score(prediction.probs),
+                    positive="in",
+                )
+            else:
+                assert prediction.labels is not None
+                metrics[name] = all_metrics(prediction.probs, prediction.labels)
+    return metrics
+
+
+def write_run(
+    folder: Path,
+    methods: Mapping[str, Mapping[str, Prediction]],
+    *,
+    config: RunConfig | None = None,
+    checkpoint: str = "score",
+    classes: Sequence[str] = CLASSES,
+    notes: Sequence[str] = (),
+    task: str = "image",
+    epochs: int = 5,
+    spectra: dict[str, Any] | None = None,
+) -> Path:
+    """A run folder with these predictions: {method: {split: prediction}}."""
+    config = config or RunConfig(method="kep")
+    write_atomic(folder / "config.toml", dump_config(config))
+    record = {"task": task, "classes": list(classes), "notes": list(notes), "parameters": 123_456}
+    write_json(folder / "run.json", record)
+    write_atomic(folder / "history.jsonl", history(config, epochs))
+    metrics = {method: measured(splits) for method, splits in methods.items()}
+    write_json(folder / "metrics.json", {checkpoint: metrics})
+    for method, splits in methods.items():
+        for split, prediction in splits.items():
+            prediction.save(
+                folder / "predictions" / checkpoint / method / f"{split}.safetensors"
+            )
+    if spectra is not None:
+        write_json(folder / "inspect.json", spectra)
+    return folder
+
+
+def history(config: RunConfig, epochs: int) -> str:
+    lines = []
+    for epoch in range(1, epochs + 1):
+        fall = 2.0 * 0.7**epoch + 0.02 * config.seed
+        kep = config.method == "kep"
+        train = {"nll": fall, "kl": 40.0 / epoch if kep else 0.0, "ksvd": 0.1**epoch * kep}
+        entry = {
+            "epoch": epoch,
+            "lr": 1e-3 * (1 - (epoch - 1) / epochs),
+            "train": {"total": sum(train.values()), **train},
+            "val": {"accuracy": 1 - 0.3 * 0.8**epoch, "mcc": 1 - 0.4 * 0.8**epoch, "nll": fall},
+            "seconds": 3.5 + 0.5 * kep,
+            "data_wait": 0.01,
+            "val_seconds": 0.2,
+        }
+        lines.append(json.dumps(entry) + "\n")
+    return "".join(lines)
+
+
+def made_spectra(rank: int | None, *, fall: float = 0.6, layers: int = 2) -> dict[str, Any]:
+    """An `inspect.json` whose singular values fall by a constant factor."""
+    parts = []
+    for number in range(layers):
+        values = [(fall + 0.1 * number) ** place for place in range(16)]
+        values = [value / sum(values) for value in values]
+        last = number == layers - 1
+        kept = rank if last else None
+        cosines = None
+        if kept is not None:
+            cosines = {
+                "left": [0.99 - 0.05 * place for place in range(kept)],
+                "right": [0.97 - 0.06 * place for place in range(kept)],
+            }
+        parts.append(
+            {
+                "name": f"blocks.{number}.attention",
+                "kind": "kep" if kept else "softmax",
+                "heads": 4,
+                "rank": kept,
+                "singular_values": values,
+                "explained": sum(values[:kept]) if kept else None,
+                "alignment": cosines,
+            }
+        )
+    return {"examples": 64, "split": "test", "layers": parts}
