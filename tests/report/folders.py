@@ -83,9 +83,7 @@ def write_run(
     write_json(folder / "metrics.json", {checkpoint: metrics})
     for method, splits in methods.items():
         for split, prediction in splits.items():
-            prediction.save(
-                folder / "predictions" / checkpoint / method / f"{split}.safetensors"
-            )
+            prediction.save(folder / "predictions" / checkpoint / method / f"{split}.safetensors")
     if spectra is not None:
         write_json(folder / "inspect.json", spectra)
     return folder

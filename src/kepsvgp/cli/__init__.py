@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from kepsvgp.cli.report import report
 from kepsvgp.errors import UserError
 
 app = typer.Typer(
@@ -18,6 +19,9 @@ app = typer.Typer(
 @app.callback()
 def _root() -> None:
     """Transformers that know when they don't know."""
+
+
+app.command()(report)
 
 
 def main() -> None:

@@ -145,9 +145,13 @@ def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
     ]
     if not known:
         return "The runs hold no predictions of the test set, so the tables below are all there is."
-    aurc, model, found = min(known, key=lambda entry: entry[0])
+    known.sort(key=lambda entry: entry[0])
+    aurc, model, found = known[0]
     best = "It" if len(known) == 1 else model.label
-    ranks = f" ranks its own mistakes best (AURC {aurc:.4f}) and" if len(known) > 1 else ""
+    ranks = ""
+    if len(known) > 1:
+        doubt = _doubt(model, known[1][1])
+        ranks = f" ranks its own mistakes best (AURC {aurc:.4f}{doubt}) and"
     risk = _share(ACCEPTED_RISK, 0)
     answers = (
         f"can answer {_share(found.coverage)} of inputs with at most {risk} errors"
@@ -157,10 +161,23 @@ def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
     return f"{best}{ranks} {answers}. Its probabilities are {_probabilities(found)}."
 
 
+def _doubt(best: Model, second: Model) -> str:
+    """Says so where the lead over the second best is within the spread over seeds."""
+    ours, theirs = best.values("test", "aurc"), second.values("test", "aurc")
+    if min(len(ours), len(theirs)) < 2:
+        return ""
+    spread = max(np.std(ours, ddof=1), np.std(theirs, ddof=1))
+    if np.mean(theirs) - np.mean(ours) > spread:
+        return ""
+    return f"; {second.label} is within one standard deviation"
+
+
 def _probabilities(found: Verdict) -> str:
     if found.calibration == "calibrated":
         return "calibrated: no further from the truth than chance explains"
-    return f"{found.words}: it says {_share(found.confidence)} and is right {_share(found.accuracy)}"
+    return (
+        f"{found.words}: it says {_share(found.confidence)} and is right {_share(found.accuracy)}"
+    )
 
 
 def _card(place: int, model: Model, found: Verdict | None) -> Card:

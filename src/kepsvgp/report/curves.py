@@ -8,6 +8,7 @@ confidence are answered together and nothing depends on the order of the data:
 The page computes the same things again in JavaScript when its slider moves.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,8 @@ def wilson(
     )
 
 
-class Reliability(NamedTuple):
+@dataclass(frozen=True)
+class Reliability:
     """What a reliability diagram draws: one entry per bin of confidence."""
 
     edges: Float[ndarray, " edge"]
@@ -135,9 +137,7 @@ def coverage_at_risk(curve: RiskCoverage, max_risk: float) -> float:
     return float(curve.coverage[allowed].max()) if allowed.any() else 0.0
 
 
-def shares(
-    confidence: Float[ndarray, " example"], *, num_bins: int = 25
-) -> Float[ndarray, " bin"]:
+def shares(confidence: Float[ndarray, " example"], *, num_bins: int = 25) -> Float[ndarray, " bin"]:
     """The share of the examples in each of `num_bins` equal bins of confidence."""
     count = np.bincount(_bin_of(confidence, num_bins), minlength=num_bins)
     return count / max(len(confidence), 1)

@@ -17,8 +17,8 @@ from typing import Any
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_atomic
 from kepsvgp.report.context import BenchmarkContext, benchmark_context
-from kepsvgp.report.examples import find_source
-from kepsvgp.report.models import compare
+from kepsvgp.report.examples import Source, find_source
+from kepsvgp.report.models import Comparison, compare
 from kepsvgp.report.payload import comparison_payload
 from kepsvgp.report.runs import find_runs
 
@@ -57,19 +57,20 @@ def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = No
         checkpoint: Show this checkpoint of every run; None for the one each run selected.
     """
     comparisons = compare(find_runs(runs), checkpoint=checkpoint)
-    contexts, payloads = [], []
-    for comparison in comparisons:
-        source = find_source(comparison)
-        contexts.append(benchmark_context(comparison, source))
-        payloads.append(comparison_payload(comparison, source))
-    html = render(contexts, {"benchmarks": payloads})
+    html = make_page([(comparison, find_source(comparison)) for comparison in comparisons])
     # texts may hold half a surrogate pair, which no file can
     write_atomic(out, html.encode("utf-8", errors="replace"))
     return out
 
 
-def render(contexts: Sequence[BenchmarkContext], data: dict[str, Any]) -> str:
-    """The page as text."""
+def make_page(comparisons: Sequence[tuple[Comparison, Source]]) -> str:
+    """The page over some comparisons, each with its data, as text."""
+    contexts = [benchmark_context(comparison, source) for comparison, source in comparisons]
+    payloads = [comparison_payload(comparison, source) for comparison, source in comparisons]
+    return _render(contexts, {"benchmarks": payloads})
+
+
+def _render(contexts: Sequence[BenchmarkContext], data: dict[str, Any]) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup

@@ -254,8 +254,11 @@ def _foreign(found: SplitPredictions, shown: Shown | None) -> dict[str, Any]:
     }
 
 
-def _top(predictions: SplitPredictions, positions: Sequence[int]) -> dict[str, Any]:
+def _top(predictions: SplitPredictions, positions: Sequence[int]) -> dict[str, Any] | None:
     """The most probable classes of the carried examples, and their probabilities."""
+    if not np.isin(positions, predictions.index).all():
+        # this model was asked about other examples
+        return None
     rows = np.searchsorted(predictions.index, positions)
     probs = predictions.probs[rows]
     count = min(TOP_CLASSES, probs.shape[1])

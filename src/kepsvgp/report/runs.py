@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,8 @@ from kepsvgp.report.spectra import Spectra, read_spectra
 Metrics = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 
-class SplitPredictions(NamedTuple):
+@dataclass(frozen=True)
+class SplitPredictions:
     """What one method said about one split, in the order of the split's positions."""
 
     probs: Float[ndarray, "example class"]

@@ -76,21 +76,43 @@ function foreignTile(view, run, name, place) {
   );
 }
 
-// A list that shows a page of its items at a time.
-function pagedList(items, make, empty) {
-  const list = el("ul", { class: "tiles" });
-  const more = el("button", { type: "button", class: "more" });
-  let shown = 0;
-  const grow = () => {
-    const next = items.slice(shown, shown + pageSize());
-    list.append(...next.map(make));
-    shown += next.length;
-    more.hidden = shown >= items.length;
-    more.textContent = `Show ${Math.min(pageSize(), items.length - shown)} more of ${count(items.length - shown)}`;
-  };
-  more.addEventListener("click", grow);
-  grow();
-  return items.length ? [list, more] : [el("p", { class: "absent", text: empty })];
+// A list that shows a page of its items at a time, and keeps its tiles while they stay the same.
+class PagedList {
+  constructor(mount, empty) {
+    this.list = el("ul", { class: "tiles" });
+    this.more = el("button", { type: "button", class: "more", on: { click: () => this.grow() } });
+    this.none = el("p", { class: "absent", text: empty });
+    this.shown = [];
+    this.kind = null;
+    mount.append(this.list, this.more, this.none);
+  }
+
+  // `kind` names what `make` makes of an item; another kind makes all tiles anew
+  show(items, make, kind) {
+    Object.assign(this, { items, make });
+    const same = kind === this.kind && this.shown.every((item, i) => items[i] === item);
+    if (!same || this.shown.length < Math.min(pageSize(), items.length)) {
+      this.list.replaceChildren();
+      this.shown = [];
+      this.grow();
+    }
+    this.kind = kind;
+    this.tell();
+  }
+
+  grow() {
+    const next = this.items.slice(this.shown.length, this.shown.length + pageSize());
+    this.list.append(...next.map(this.make));
+    this.shown.push(...next);
+    this.tell();
+  }
+
+  tell() {
+    const left = this.items.length - this.shown.length;
+    this.none.hidden = this.items.length > 0;
+    this.more.hidden = left <= 0;
+    this.more.textContent = `Show ${Math.min(pageSize(), left)} more of ${count(left)}`;
+  }
 }
 
 function modelChoice(view, choice, change) {
@@ -103,26 +125,23 @@ function abstainedSection(mount, view) {
   const choice = view.kept("abstained", { model: "0", order: "least" });
   const heading = el("h3", { id: "abstained-count", "aria-live": "polite" });
   const holder = el("div", { id: "abstained" });
-  let before = "";
-  const draw = (force) => {
+  const list = new PagedList(holder, "Nothing is held back at this point: every input is answered.");
+  const draw = () => {
     const model = view.bench.models[Number(choice.model)];
     if (!model) return;
     const run = view.run(model);
     const at = operate(run, view.point);
-    const state = `${choice.model} ${choice.order} ${at.answered} ${view.seed}`;
-    if (!force && state === before) return;
-    before = state;
     const rows = Array.from(run.curve.order.subarray(at.answered));
     if (choice.order === "least") rows.reverse();
     heading.textContent = `${count(rows.length)} of ${count(view.bench.total)} test examples held back`;
-    holder.replaceChildren(...pagedList(rows, (row) => testTile(view, run, row), "Nothing is held back at this point: every input is answered."));
+    list.show(rows, (row) => testTile(view, run, row), choice.model);
   };
   mount.append(
-    el("div", { class: "fields" }, modelChoice(view, choice, () => draw(true)),
-      select("Order", [["least", "least confident first"], ["near", "nearest the threshold first"]], choice.order, (value) => { choice.order = value; draw(true); })),
+    el("div", { class: "fields" }, modelChoice(view, choice, draw),
+      select("Order", [["least", "least confident first"], ["near", "nearest the threshold first"]], choice.order, (value) => { choice.order = value; draw(); })),
     heading, holder,
   );
-  view.follow(() => draw(false));
+  view.follow(draw);
 }
 
 const KINDS = {
@@ -144,6 +163,7 @@ function examplesSection(mount, view) {
   const choice = view.kept("examples", { model: "0", kind: "mistakes", cls: "all", foreign: foreignNames[0] });
   const holder = el("div", { id: "examples-list" });
   const heading = el("h3", { id: "examples-count", "aria-live": "polite" });
+  const list = new PagedList(holder, "None for this choice.");
   const setField = foreignNames.length > 1 ? select("Set", foreignNames.map((name) => [name, name.replace("ood/", "")]), choice.foreign, (value) => { choice.foreign = value; draw(); }) : null;
   const draw = () => {
     const model = bench.models[Number(choice.model)];
@@ -156,12 +176,12 @@ function examplesSection(mount, view) {
         .filter((place) => choice.cls === "all" || String(top.classes[place * top.count]) === choice.cls)
         .sort((a, b) => top.probs[b * top.count] - top.probs[a * top.count]) : [];
       heading.textContent = `${count(places.length)} foreign inputs in the page, the surest first`;
-      holder.replaceChildren(...pagedList(places, (place) => foreignTile(view, run, choice.foreign, place), "No foreign inputs for this choice."));
+      list.show(places, (place) => foreignTile(view, run, choice.foreign, place), `${choice.model} ${choice.foreign}`);
       return;
     }
     const rows = exampleRows(view, run, choice.kind, choice.cls);
     heading.textContent = choice.kind === "mistakes" ? `${count(rows.length)} mistakes` : `${count(rows.length)} right answers`;
-    holder.replaceChildren(...pagedList(rows, (row) => testTile(view, run, row), "None for this choice."));
+    list.show(rows, (row) => testTile(view, run, row), choice.model);
   };
   const kinds = Object.entries(KINDS).filter(([kind]) => kind !== "foreign" || foreignNames.length);
   if (!kinds.some(([kind]) => kind === choice.kind)) choice.kind = "mistakes";

@@ -30,7 +30,14 @@ class RiskCoverage {
   // the strictest threshold that answers at least this share
   atCoverage(share) {
     const wanted = share * this.total - 1e-9;
-    return this.point(this.steps.find((step) => step >= wanted) ?? this.total);
+    let low = 0;
+    let high = this.steps.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle] >= wanted) high = middle;
+      else low = middle + 1;
+    }
+    return this.point(this.steps[low]);
   }
 
   // the laxest threshold whose risk is at most this; answers nothing where there is none
@@ -124,9 +131,15 @@ function openBench(bench) {
   return open;
 }
 
-// Where a run stands at the wanted coverage or accepted risk.
+// Where a run stands at the wanted coverage or accepted risk; asked by many, found once.
 function operate(run, point) {
   if (!run.test) return null;
+  const key = `${point.mode} ${point.value} ${point.source}`;
+  if (run.stands?.key !== key) run.stands = { key, at: find(run, point) };
+  return run.stands.at;
+}
+
+function find(run, point) {
   if (point.mode === "coverage") return run.curve.atCoverage(point.value);
   if (point.source === "val" && run.val) return run.curve.atThreshold(run.val.atRisk(point.value).threshold);
   return run.curve.atRisk(point.value);

@@ -1,0 +1,30 @@
+"""`kepsvgp report`: one HTML page, and figures, from run folders."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Evaluated run folders, or folders that hold some.")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write the figures there, as PNG and SVG.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="score, nll or last; by default what each run selected."),
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page that shows whether models can be trusted."""
+    from kepsvgp.report import write_report
+
+    typer.echo(write_report(runs, out, checkpoint=checkpoint))
+    if figures is not None:
+        from kepsvgp.report.figure_files import write_figures
+
+        for path in write_figures(runs, figures, checkpoint=checkpoint):
+            typer.echo(path)

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+from report.folders import draw, made_spectra, write_run
+
+from kepsvgp.config import DataConfig, RunConfig
+from kepsvgp.data import Benchmark, load_benchmark
+
+SHIFTS = ("fog", "gaussian_noise")
+
+
+@pytest.fixture(scope="session")
+def digits() -> Benchmark:
+    return load_benchmark(DataConfig())
+
+
+@pytest.fixture(scope="session")
+def digits_runs(digits, tmp_path_factory) -> list[Path]:
+    """Two seeds of KEP-SVGP and of MSP, the latter with temperature scaling on top."""
+    root = tmp_path_factory.mktemp("digits")
+    foreign = digits.ood["photographs"].labels
+
+    def splits(seed: int, **ability: float):
+        parts = {
+            "test": draw(digits.test.labels, seed=seed, **ability),
+            "val": draw(digits.val.labels, seed=seed + 100, **ability),
+            "ood/photographs": draw(foreign, seed=seed + 200, **ability),
+        }
+        for number, kind in enumerate(SHIFTS):
+            for severity in (1, 5):
+                worse = ability | {"skill": ability["skill"] * (1 - 0.1 * severity)}
+                parts[f"shift/{kind}/{severity}"] = draw(
+                    digits.test.labels, seed=seed + 300 + number, **worse
+                )
+        return parts
+
+    runs = []
+    for seed in (0, 1):
+        kep = {"kep": splits(seed, skill=3.2, sharpness=1.6, spread=0.8)}
+        config = RunConfig(method="kep", seed=seed)
+        runs.append(
+            write_run(root / f"kep-{seed}", kep, config=config, spectra=made_spectra(5), epochs=4)
+        )
+        msp = {
+            "msp": splits(seed + 10, skill=3.0, sharpness=2.4),
+            "temperature": splits(seed + 10, skill=3.0, sharpness=1.5),
+        }
+        config = RunConfig(method="msp", seed=seed)
+        notes = ["Corruptions were generated here."]
+        runs.append(write_run(root / f"msp-{seed}", msp, config=config, notes=notes, epochs=4))
+    return runs

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+from PIL import Image
+from report.folders import made_spectra
+
+from kepsvgp.report import figures
+from kepsvgp.report.curves import reliability, risk_coverage
+from kepsvgp.report.figure_files import shift_kinds, write_figures
+from kepsvgp.report.models import compare
+from kepsvgp.report.spectra import Spectra
+
+
+@pytest.fixture
+def confidence() -> np.ndarray:
+    return np.random.default_rng(0).uniform(0.3, 1.0, 200)
+
+
+def test_shift_bars_are_the_means_over_seeds() -> None:
+    values = {"A": {"fog": [0.5, 0.7], "snow": [0.2, 0.2]}, "B": {"fog": [0.9]}}
+
+    figure = figures.shift_bars({"Accuracy": values})
+
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    np.testing.assert_allclose(heights, [0.6, 0.2, 0.9, np.nan])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["fog", "snow"]
+
+
+def test_shift_lines_follow_the_values() -> None:
+    figure = figures.shift_lines({"A": {"fog": [0.1, 0.3], "snow": [0.4]}})
+
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [0.2, 0.4])
+
+
+def test_confidence_separation_has_a_panel_per_model(confidence) -> None:
+    groups = {"ID correct": confidence, "OOD": confidence / 2, "none": confidence[:0]}
+
+    figure = figures.confidence_separation({"A": groups, "B": groups})
+
+    assert [axis.get_title() for axis in figure.axes] == ["A", "B"]
+
+
+def test_kernel_spectra_have_a_panel_per_layer_and_the_cumulative_one() -> None:
+    spectra = Spectra.model_validate(made_spectra(5))
+
+    figure = figures.kernel_spectra({"KEP-SVGP": spectra, "MSP": spectra})
+
+    assert len(figure.axes) == 3
+    drawn = figure.axes[0].lines[0].get_ydata()
+    np.testing.assert_allclose(drawn, spectra.layers[0].singular_values)
+    np.testing.assert_allclose(figure.axes[2].lines[1].get_ydata(), spectra.layers[1].cumulative)
+
+
+def test_reliability_diagrams_draw_filled_bins_alone(confidence) -> None:
+    bins = reliability(confidence, confidence > 0.6)
+
+    figure = figures.reliability_diagrams({"A": bins})
+
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    np.testing.assert_allclose(heights, bins.accuracy[bins.count > 0])
+
+
+def test_risk_coverage_curves_are_the_curve(confidence) -> None:
+    curve = risk_coverage(confidence, confidence > 0.5)
+
+    figure = figures.risk_coverage_curves({"A": curve})
+
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), curve.risk)
+
+
+def test_save_figure_writes_the_same_bytes_twice(tmp_path, confidence) -> None:
+    curve = risk_coverage(confidence, confidence > 0.5)
+
+    first = figures.save_figure(figures.risk_coverage_curves({"A": curve}), tmp_path / "a", "x")
+    second = figures.save_figure(figures.risk_coverage_curves({"A": curve}), tmp_path / "b", "x")
+
+    assert [path.name for path in first] == ["x.png", "x.svg"]
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
+    with Image.open(first[0]) as image:
+        assert min(image.size) > 300
+
+
+def test_write_figures_leaves_out_what_the_runs_do_not_have(digits_runs, tmp_path) -> None:
+    # MSP without inspect.json
+    written = write_figures([digits_runs[1]], tmp_path)
+
+    names = {path.stem for path in written}
+    assert names == {"reliability", "risk-coverage", "confidence", "shift-bars", "shift-lines"}
+
+
+def test_shift_kinds_split_names_from_severities(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+
+    kinds = shift_kinds(comparison)
+
+    assert kinds["fog"] == {1: "shift/fog/1", 5: "shift/fog/5"}
+    assert set(kinds) == {"fog", "gaussian_noise"}

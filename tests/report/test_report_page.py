@@ -1,0 +1,317 @@
+import base64
+import hashlib
+import io
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from report.folders import draw, write_run
+from report.hostile import CLASSES, TEXTS, text_benchmark
+
+from kepsvgp.cli import main
+from kepsvgp.config import RunConfig
+from kepsvgp.data.examples import Normalisation, image_examples
+from kepsvgp.report import write_report
+from kepsvgp.report.examples import Source, choose, choose_foreign, find_source, show
+from kepsvgp.report.models import compare
+from kepsvgp.report.page import make_page, safe_json
+from kepsvgp.report.payload import finite, history_series, pack, pack_share
+
+
+def data_of(html: str) -> dict:
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', html)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def unpack(packed: dict) -> np.ndarray:
+    kinds = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "f4": "<f4"}
+    return np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["type"]])
+
+
+@pytest.fixture(scope="module")
+def page(digits_runs, tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return write_report(digits_runs, out).read_text()
+
+
+def test_page_numbers_equal_metrics_json(page, digits_runs) -> None:
+    stored = {run: json.loads((run / "metrics.json").read_text())["score"] for run in digits_runs}
+    rows = re.findall(r'<tr data-model="([^"]*)">(.*?)</tr>', page, re.DOTALL)
+    methods = {"KEP-SVGP": "kep", "MSP": "msp", "Temperature scaling": "temperature"}
+    checked = 0
+    for label, row in rows:
+        for metric, value in re.findall(r'data-metric="(\w+)" data-value="([^"]*)"', row):
+            split = "ood/photographs" if metric.startswith("ood_") else "test"
+            method = methods[label]
+            seeds = [s[method][split][metric] for s in stored.values() if method in s]
+            assert float(value) == np.mean(seeds)
+            checked += 1
+    # three models, seven metrics of the test set and three of the foreign one
+    assert checked == 3 * (7 + 3)
+
+
+def test_page_data_holds_predictions_to_the_bit(page, digits_runs) -> None:
+    (bench,) = data_of(page)["benchmarks"]
+    (comparison,) = compare(digits_runs)
+    for model, shown in zip(comparison.models, bench["models"], strict=True):
+        for member, run in zip(model.members, shown["runs"], strict=True):
+            test = member.test
+            np.testing.assert_array_equal(unpack(run["test"]["confidence"]), test.confidence)
+            np.testing.assert_array_equal(unpack(run["test"]["predicted"]), test.predicted)
+            entropy = unpack(run["test"]["entropy"]) / 65535 * bench["entropyScale"]
+            np.testing.assert_allclose(entropy, test.entropy, atol=bench["entropyScale"] / 65535)
+
+
+def test_page_data_metrics_equal_metrics_json(page, digits_runs) -> None:
+    (bench,) = data_of(page)["benchmarks"]
+    stored = [json.loads((run / "metrics.json").read_text())["score"] for run in digits_runs]
+    kep = [metrics["kep"] for metrics in stored if "kep" in metrics]
+
+    for split, values in bench["models"][0]["metrics"].items():
+        for metric, seeds in values.items():
+            assert seeds == [one[split][metric] for one in kep]
+
+
+def test_page_asks_for_nothing_outside_itself(page) -> None:
+    assert re.findall(r'(?:src|href)\s*=\s*"(?!#|data:)', page) == []
+    assert "@import" not in page
+    assert re.findall(r"url\((?!#)", page) == []
+
+
+def test_page_policy_names_its_scripts_and_style(page) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    allowed = policy[1].replace("&#39;", "'").replace("&#34;", '"')
+    parts = re.findall(r"<(script|style)>(.*?)</\1>", page, re.DOTALL)
+    assert [kind for kind, _ in parts] == ["script", "style", "script"]
+    for _, content in parts:
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in allowed
+    assert "unsafe" not in allowed
+    assert "default-src 'none'" in allowed
+
+
+@pytest.mark.parametrize("text", ["</script><script>x", "<!--<script>", "\u2028\u2029", "&amp;"])
+def test_safe_json_cannot_end_its_element(text) -> None:
+    written = safe_json({text: [text]})
+
+    assert not set(written) & set("<>&\u2028\u2029")
+    assert json.loads(written) == {text: [text]}
+
+
+def test_page_escapes_hostile_names(tmp_path) -> None:
+    labels = torch.arange(len(TEXTS)) % len(CLASSES)
+    run = write_run(
+        tmp_path / "<img src=x onerror=alert(1)>",
+        {"<b>kep": {"test": draw(labels, len(CLASSES))}},
+        classes=CLASSES,
+        notes=[TEXTS[0]],
+    )
+
+    (comparison,) = compare([run])
+    html = make_page([(comparison, Source(text_benchmark(labels), ()))])
+
+    assert "<img src=x" not in html
+    assert "<b>kep" not in html
+    assert "<script>alert" not in html
+    assert data_of(html)["benchmarks"][0]["classes"] == list(CLASSES)
+    assert set(data_of(html)["benchmarks"][0]["shown"]["texts"]) == {
+        text for text in TEXTS if len(text) <= 12_000
+    }
+
+
+def test_page_without_the_data_says_so(tmp_path) -> None:
+    config = RunConfig.model_validate({"data": {"name": "cifar10", "root": str(tmp_path / "no")}})
+    run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}}, config=config)
+
+    html = write_report([run], tmp_path / "report.html").read_text()
+
+    assert "The data set is not at hand" in html
+    assert data_of(html)["benchmarks"][0]["shown"] is None
+
+
+def test_page_does_not_show_examples_of_other_data(tmp_path, digits) -> None:
+    other = (digits.test.labels + 1) % 10
+    run = write_run(tmp_path / "run", {"kep": {"test": draw(other)}})
+
+    (comparison,) = compare([run])
+
+    assert find_source(comparison).benchmark is None
+    assert "labels differ" in find_source(comparison).notes[0]
+
+
+def test_page_without_predictions_still_has_its_table(tmp_path) -> None:
+    run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
+    (run / "predictions/score/kep/test.safetensors").unlink()
+
+    html = write_report([run], tmp_path / "report.html").read_text()
+
+    assert 'data-metric="accuracy"' in html
+    assert "No predictions of the test set were kept" in html
+
+
+def test_page_holds_several_benchmarks(tmp_path, digits_runs) -> None:
+    other = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(50) % 10)}})
+
+    html = write_report([*digits_runs, other], tmp_path / "report.html").read_text()
+
+    assert [b["title"] for b in data_of(html)["benchmarks"]] == ["digits", "digits (2)"]
+
+
+def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
+    run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
+    record = json.loads((run / "run.json").read_text())
+    record["notes"] = ["broken \ud800 text"]
+    (run / "run.json").write_text(json.dumps(record))
+
+    html = write_report([run], tmp_path / "report.html").read_text()
+
+    assert "broken ? text" in html
+
+
+def test_page_of_five_models_and_fifty_thousand_predictions_is_small(tmp_path) -> None:
+    labels = torch.arange(10_000) % 10
+    methods = ("msp", "temperature", "mc_dropout", "kfllla", "svdkl")
+    splits = {
+        name: {
+            "test": draw(labels, seed=place, spread=0.5),
+            "val": draw(labels[:5000], seed=place + 9),
+            "ood/svhn": draw(-torch.ones(26_032, dtype=torch.long), seed=place + 20),
+        }
+        for place, name in enumerate(methods)
+    }
+    run = write_run(tmp_path / "run", splits, config=RunConfig(method="msp"))
+    (comparison,) = compare([run])
+    # noise does not compress: no picture is larger
+    pixels = torch.randint(0, 256, (10_000, 3, 32, 32), dtype=torch.uint8)
+    noise = image_examples(pixels, labels, Normalisation((0.5,) * 3, (0.5,) * 3))
+    benchmark = text_benchmark(labels, task="image", test=noise, ood={"svhn": noise})
+
+    html = make_page([(comparison, Source(benchmark, ()))])
+
+    assert len(data_of(html)["benchmarks"][0]["shown"]["positions"]) > 300
+    assert len(html.encode()) < 8_000_000
+
+
+def test_choose_takes_the_most_confident_mistakes_first(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+    test = comparison.models[0].members[0].test
+    rows = choose([test], limit=60)
+
+    wrong = np.flatnonzero(~test.correct)
+    surest = wrong[np.argsort(-test.confidence[wrong], kind="stable")]
+    least = np.argsort(test.confidence, kind="stable")
+    assert len(rows) == len(set(rows)) == 60
+    assert set(surest[:12]) <= set(rows)
+    assert set(least[:12]) <= set(rows)
+
+
+def test_choose_foreign_takes_the_surest_of_each_model(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+    found = [model.members[0].predictions("ood/photographs") for model in comparison.models]
+
+    rows = choose_foreign(found, limit=30)
+
+    for prediction in found:
+        assert set(np.argsort(-prediction.confidence, kind="stable")[:8]) <= set(rows)
+
+
+def test_show_draws_the_pictures_it_was_given(digits) -> None:
+    positions = [5, 0, 17]
+
+    shown = show(digits.test, positions)
+
+    assert shown.positions == positions
+    content = base64.b64decode(shown.pictures.uri.split(",")[1])
+    sprite = np.asarray(Image.open(io.BytesIO(content)))
+    for place, position in enumerate(positions):
+        top = place // shown.pictures.columns * 8
+        left = place % shown.pictures.columns * 8
+        np.testing.assert_array_equal(
+            sprite[top : top + 8, left : left + 8], digits.test.raw(position)[..., 0]
+        )
+
+
+def test_show_keeps_within_its_bytes(digits) -> None:
+    shown = show(digits.test, list(range(200)), max_bytes=3000)
+
+    assert 0 < len(shown.positions) < 200
+    assert shown.positions == list(range(len(shown.positions)))
+    assert len(base64.b64decode(shown.pictures.uri.split(",")[1])) <= 3000
+
+
+def test_show_cuts_long_texts_and_says_so() -> None:
+    labels = torch.arange(len(TEXTS)) % len(CLASSES)
+    examples = text_benchmark(labels, texts=["x" * 20_000, *TEXTS[1:]]).test
+
+    shown = show(examples, [0, 1])
+
+    assert shown.texts[0].startswith("x" * 12_000 + " …")
+    assert "20,000 characters" in shown.texts[0]
+    assert shown.texts[1] == TEXTS[1]
+
+
+def test_pack_round_trips() -> None:
+    values = np.array([0.1, 0.7], dtype=np.float32)
+
+    np.testing.assert_array_equal(unpack(pack(values, "f4")), values)
+    np.testing.assert_allclose(unpack(pack_share(values, 2.0)) / 65535 * 2, values, atol=2e-5)
+
+
+def test_finite_replaces_what_json_cannot_say() -> None:
+    assert finite({"a": [float("nan"), 1.5, (float("inf"),)]}) == {"a": [None, 1.5, [None]]}
+
+
+def test_history_series_turns_epochs_into_columns() -> None:
+    history = [
+        {"epoch": 1, "lr": 0.1, "train": {"nll": 2.0}, "seconds": 3.0},
+        {"epoch": 2, "lr": 0.05, "train": {"nll": 1.0}, "val": {"accuracy": 0.5}},
+    ]
+
+    found = history_series(history)
+
+    assert found["epoch"] == [1, 2]
+    assert found["series"] == {
+        "lr": [0.1, 0.05],
+        "train.nll": [2.0, 1.0],
+        "val.accuracy": [None, 0.5],
+    }
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command line in this process and gives its exit code and what it wrote."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["kepsvgp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return exit_.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_report_command_writes_page_and_figures(command, digits_runs, tmp_path) -> None:
+    out, figures = tmp_path / "page.html", tmp_path / "figures"
+
+    done = command("report", digits_runs[0].parent, "--out", out, "--figures", figures)
+
+    assert done[0] in (0, None)
+    assert done[1].splitlines()[0] == str(out)
+    assert out.read_text().startswith("<!doctype html>")
+    written = {path.name for path in figures.iterdir()}
+    names = ("reliability", "risk-coverage", "confidence", "shift-bars", "shift-lines")
+    assert written == {f"{n}.{k}" for n in (*names, "kernel-spectra") for k in ("png", "svg")}
+
+
+def test_report_command_refuses_a_folder_that_is_no_run(command, tmp_path) -> None:
+    code, _, error = command("report", tmp_path)
+
+    assert code == 2
+    assert error.startswith("error: ")
+    assert "kepsvgp train" in error

@@ -1,0 +1,237 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from report.folders import draw, write_run
+
+from kepsvgp.config import RunConfig
+from kepsvgp.errors import UserError
+from kepsvgp.prediction import Prediction
+from kepsvgp.report.context import benchmark_context, duration
+from kepsvgp.report.examples import Source
+from kepsvgp.report.models import compare, name_of
+from kepsvgp.report.summary import METRICS, metric_table, verdict
+
+NO_DATA = Source(None, ())
+
+
+def config(method="kep", seed=0, **sections) -> RunConfig:
+    return RunConfig.model_validate({"method": method, "seed": seed, **sections})
+
+
+def one(prediction: Prediction) -> dict:
+    return {"kep": {"test": prediction}}
+
+
+def test_compare_takes_seeds_of_one_method_together(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+
+    assert comparison.title == "digits"
+    labels = [model.label for model in comparison.models]
+    assert labels == ["KEP-SVGP", "MSP", "Temperature scaling"]
+    assert [len(model.members) for model in comparison.models] == [2, 2, 2]
+    assert [member.run.seed for member in comparison.models[0].members] == [0, 1]
+
+
+def test_compare_tells_configurations_of_one_method_apart(tmp_path) -> None:
+    labels = torch.arange(60) % 10
+    runs = [
+        write_run(
+            tmp_path / f"{rank}-{seed}",
+            one(draw(labels, seed=seed)),
+            config=config(seed=seed, model={"kep": {"rank": rank}}),
+        )
+        for rank in (5, 10)
+        for seed in (0, 1)
+    ]
+
+    (comparison,) = compare(runs)
+
+    assert [(model.label, len(model.members)) for model in comparison.models] == [
+        ("KEP-SVGP (rank=5)", 2),
+        ("KEP-SVGP (rank=10)", 2),
+    ]
+
+
+def test_compare_keeps_different_test_sets_apart(tmp_path) -> None:
+    first = write_run(tmp_path / "a", one(draw(torch.arange(50) % 10)))
+    second = write_run(tmp_path / "b", one(draw(torch.arange(40) % 10)))
+
+    comparisons = compare([first, second])
+
+    assert [comparison.title for comparison in comparisons] == ["digits", "digits (2)"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "method", "name"),
+    [
+        ("kep", "kep", "KEP-SVGP"),
+        ("msp", "temperature", "Temperature scaling"),
+        ("kep", "temperature", "KEP-SVGP + Temperature scaling"),
+        ("kep", "kep+kfllla", "KEP-SVGP + KFLLLA"),
+        ("msp", "something_new", "something_new"),
+    ],
+)
+def test_name_of_a_method_is_the_papers(trained, method, name) -> None:
+    assert name_of(trained, method) == name
+
+
+def test_metric_table_holds_what_metrics_json_holds(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+
+    table = metric_table(comparison, "test", METRICS)
+
+    stored = [json.loads((run / "metrics.json").read_text())["score"] for run in digits_runs]
+    kep = [metrics["kep"]["test"] for metrics in stored if "kep" in metrics]
+    for metric, cell in zip(table.metrics, table.rows[0].cells, strict=True):
+        expected = [values[metric.key] for values in kep]
+        assert list(cell.values) == expected
+        assert cell.mean == np.mean(expected)
+        assert cell.spread == metric.text(float(np.std(expected, ddof=1)))
+
+
+def test_metric_table_marks_the_best_of_each_direction(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+
+    table = metric_table(comparison, "test", METRICS)
+
+    for column, metric in enumerate(table.metrics):
+        means = [row.cells[column].mean for row in table.rows]
+        best = max(means) if metric.better == "high" else min(means)
+        assert [row.cells[column].best for row in table.rows] == [m == best for m in means]
+
+
+def test_metric_table_leaves_what_is_missing_or_not_finite_unmarked(tmp_path) -> None:
+    labels = torch.arange(30) % 10
+    perfect = torch.nn.functional.one_hot(labels, 10) * 0.9 + 0.01
+    sure = Prediction(perfect, torch.zeros(30), labels=labels, index=torch.arange(30))
+    runs = [
+        write_run(tmp_path / "perfect", {"kep": {"test": sure}}),
+        write_run(tmp_path / "other", {"msp": {"test": draw(labels)}}, config=config("msp")),
+    ]
+
+    (comparison,) = compare(runs)
+    auroc = metric_table(comparison, "test", [m for m in METRICS if m.key == "auroc"])
+
+    assert math.isnan(auroc.rows[0].cells[0].values[0])
+    assert auroc.rows[0].cells[0].text == "not finite"
+    assert not any(row.cells[0].best for row in auroc.rows)
+
+
+def calibrated(num: int, seed: int, scale: float = 1.0) -> Prediction:
+    """Predictions whose top probability is right as often as it says, then sharpened."""
+    generator = torch.Generator().manual_seed(seed)
+    probs = torch.rand(num, 4, generator=generator).mul(3).exp()
+    probs = probs / probs.sum(1, keepdim=True)
+    labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    sharp = probs**scale / (probs**scale).sum(1, keepdim=True)
+    return Prediction(sharp, torch.zeros(num), labels=labels, index=torch.arange(num))
+
+
+@pytest.mark.parametrize(
+    ("scale", "state", "words"),
+    [
+        (1.0, "calibrated", "calibrated"),
+        (4.0, "off", "over-confident"),
+        (0.3, "off", "under-confident"),
+    ],
+)
+def test_verdict_tells_calibrated_from_sharpened(tmp_path, scale, state, words) -> None:
+    run = write_run(tmp_path / "run", one(calibrated(2000, 3, scale)), classes="abcd")
+
+    (comparison,) = compare([run])
+    found = verdict(comparison.models[0])
+
+    assert found is not None
+    assert (found.calibration, found.words) == (state, words)
+
+
+def test_verdict_coverage_is_the_share_answerable_at_five_percent(digits_runs) -> None:
+    (comparison,) = compare(digits_runs)
+    model = comparison.models[1]
+    shares = []
+    for member in model.members:
+        test = member.test
+        best = 0.0
+        for threshold in test.confidence:
+            answered = test.confidence >= threshold
+            if (~test.correct[answered]).mean() <= 0.05:
+                best = max(best, answered.mean())
+        shares.append(best)
+
+    found = verdict(model)
+
+    assert found is not None
+    assert found.coverage == pytest.approx(np.mean(shares))
+
+
+def test_context_says_what_is_missing_and_unequal(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    runs = [
+        write_run(tmp_path / "a", one(draw(labels)), config=config(train={"epochs": 3})),
+        write_run(
+            tmp_path / "b",
+            {"msp": {"test": draw(labels), "ood/svhn": draw(-torch.ones(9, dtype=torch.long))}},
+            config=config("msp", train={"epochs": 5}),
+            notes=["Trained on 5% of the data."],
+        ),
+        write_run(
+            tmp_path / "c",
+            {"msp": {"test": draw(labels)}},
+            config=config("msp", seed=1, train={"epochs": 5}),
+        ),
+    ]
+
+    (comparison,) = compare(runs)
+    notes = " ".join(benchmark_context(comparison, NO_DATA).notes)
+
+    assert "KEP-SVGP 1 seed, MSP 2 seeds" in notes
+    assert "KEP-SVGP 3, MSP 5" in notes
+    assert "Trained on 5% of the data." in notes
+    assert "KEP-SVGP was not evaluated on: svhn" in notes
+    assert "No shifted data were evaluated." in notes
+
+
+def test_context_leaves_out_a_run_that_diverged_and_says_so(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    run = write_run(tmp_path / "a", one(draw(labels)))
+    broken = draw(labels)
+    Prediction(broken.probs * math.nan, broken.aleatoric, labels=labels, index=broken.index).save(
+        run / "predictions/score/kep/test.safetensors"
+    )
+
+    (comparison,) = compare([run])
+    context = benchmark_context(comparison, NO_DATA)
+
+    assert context.cards[0].coverage is None
+    assert any("not finite" in note for note in context.notes)
+
+
+def test_context_lists_other_checkpoints(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    run = write_run(tmp_path / "a", one(draw(labels)))
+    path = run / "metrics.json"
+    stored = json.loads(path.read_text())
+    stored["last"] = {"kep": {"test": {"accuracy": 0.5, "nll": 2.0}}}
+    path.write_text(json.dumps(stored))
+
+    (comparison,) = compare([run])
+    table = benchmark_context(comparison, NO_DATA).checkpoints
+
+    assert table is not None
+    assert [row.cells[:2] for row in table.rows][1] == ("last", "50.00%")
+
+
+def test_compare_refuses_an_empty_list() -> None:
+    with pytest.raises(UserError, match="at least one evaluated run"):
+        compare([])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0312, "31 ms"), (61.0, "61.0 s"), (600.0, "10.0 min"), (9000.0, "2.5 h")],
+)
+def test_duration_is_said_in_fitting_units(seconds, text) -> None:
+    assert duration(seconds) == text
