@@ -12,8 +12,11 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 	$(PIP) -e '.[report]'
 	touch $@
 
+# laplace-torch asks for torchvision but does without it; beside a CPU-only torch its wheel cannot be
+# imported, and whatever finds it installed tries to.
 .venv/dev: .venv/core
 	$(PIP) -e '.[all,docs,dev]'
+	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torchvision
 	touch $@
 
 # timm needs torchvision, beside which laplace-torch cannot be imported: an environment of its own.
