@@ -56,24 +56,11 @@ def test_reliability_puts_edges_where_the_metric_does() -> None:
     assert np.isnan(bins.accuracy[2])
 
 
-@given(answers())
-def test_risk_coverage_equals_counting(case) -> None:
-    confidence, correct = case
-
-    curve = curves.risk_coverage(confidence, correct)
-
-    for threshold, coverage, risk in zip(*curve, strict=True):
-        answered = confidence >= threshold
-        assert coverage == answered.mean()
-        assert risk == (~correct[answered]).mean()
-    assert curve.threshold.tolist() == sorted(set(confidence.tolist()), reverse=True)
-
-
 @given(answers(), st.sampled_from([0.0, 0.05, 0.3, 1.0]))
 def test_coverage_at_risk_is_the_largest_allowed(case, risk) -> None:
     confidence, correct = case
 
-    found = curves.coverage_at_risk(curves.risk_coverage(confidence, correct), risk)
+    found = curves.coverage_at_risk(metrics.risk_coverage_curve(confidence, correct), risk)
 
     allowed = [0.0]
     for threshold in confidence:

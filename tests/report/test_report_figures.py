@@ -3,8 +3,9 @@ import pytest
 from PIL import Image
 from report.folders import made_spectra
 
+from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report import figures
-from kepsvgp.report.curves import reliability, risk_coverage
+from kepsvgp.report.curves import reliability
 from kepsvgp.report.figure_files import shift_kinds, write_figures
 from kepsvgp.report.models import compare
 from kepsvgp.report.spectra import Spectra
@@ -60,15 +61,15 @@ def test_reliability_diagrams_draw_filled_bins_alone(confidence) -> None:
 
 
 def test_risk_coverage_curves_are_the_curve(confidence) -> None:
-    curve = risk_coverage(confidence, confidence > 0.5)
+    curve = risk_coverage_curve(confidence, confidence > 0.5)
 
     figure = figures.risk_coverage_curves({"A": curve})
 
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), curve.risk)
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), curve.risk.numpy())
 
 
 def test_save_figure_writes_the_same_bytes_twice(tmp_path, confidence) -> None:
-    curve = risk_coverage(confidence, confidence > 0.5)
+    curve = risk_coverage_curve(confidence, confidence > 0.5)
 
     first = figures.save_figure(figures.risk_coverage_curves({"A": curve}), tmp_path / "a", "x")
     second = figures.save_figure(figures.risk_coverage_curves({"A": curve}), tmp_path / "b", "x")

@@ -5,7 +5,8 @@ confidence are answered together and nothing depends on the order of the data:
 
     coverage(t) = #{conf ≥ t} / N        risk(t) = #{conf ≥ t and wrong} / #{conf ≥ t}
 
-The page computes the same things again in JavaScript when its slider moves.
+The curve itself is `metrics.risk_coverage_curve`; the page computes it again in JavaScript
+when its slider moves.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from scipy.stats import norm
+
+from kepsvgp.metrics.selective import RiskCoverage
 
 NUM_BINS = 15
 
@@ -107,34 +110,10 @@ def ece_of_a_calibrated_model(
     return float(np.quantile(draws, quantile))
 
 
-class RiskCoverage(NamedTuple):
-    """Risk and coverage at every distinct threshold, from the strictest to the laxest."""
-
-    threshold: Float[ndarray, " point"]
-    coverage: Float[ndarray, " point"]
-    risk: Float[ndarray, " point"]
-
-
-def risk_coverage(
-    confidence: Float[ndarray, " example"], correct: Bool[ndarray, " example"]
-) -> RiskCoverage:
-    """The risk–coverage curve; equal confidences are one point."""
-    order = np.argsort(-confidence, kind="stable")
-    ranked = confidence[order]
-    errors = np.cumsum(~correct[order])
-    answered = np.arange(1, len(ranked) + 1)
-    last = np.append(ranked[1:] != ranked[:-1], True)
-    return RiskCoverage(
-        threshold=ranked[last],
-        coverage=(answered / len(ranked))[last],
-        risk=(errors / answered)[last],
-    )
-
-
 def coverage_at_risk(curve: RiskCoverage, max_risk: float) -> float:
     """The largest coverage whose risk is at most `max_risk`; 0 where none is."""
     allowed = curve.risk <= max_risk
-    return float(curve.coverage[allowed].max()) if allowed.any() else 0.0
+    return float(curve.coverage[allowed].max()) if bool(allowed.any()) else 0.0
 
 
 def shares(confidence: Float[ndarray, " example"], *, num_bins: int = 25) -> Float[ndarray, " bin"]:

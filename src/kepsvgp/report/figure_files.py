@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report import figures
-from kepsvgp.report.curves import reliability, risk_coverage
+from kepsvgp.report.curves import reliability
 from kepsvgp.report.models import Comparison, Member, Model, compare
 from kepsvgp.report.runs import find_runs
 from kepsvgp.report.summary import METRICS
@@ -45,7 +46,10 @@ def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
             {label: reliability(test.confidence, test.correct) for label, test in tests.items()}
         )
         drawn["risk-coverage"] = figures.risk_coverage_curves(
-            {label: risk_coverage(test.confidence, test.correct) for label, test in tests.items()}
+            {
+                label: risk_coverage_curve(test.confidence, test.correct)
+                for label, test in tests.items()
+            }
         )
         drawn["confidence"] = figures.confidence_separation(
             {label: _groups(member, comparison.splits("ood/")) for label, member in leaders.items()}

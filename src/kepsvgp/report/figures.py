@@ -15,7 +15,8 @@ from numpy import ndarray
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
-from kepsvgp.report.curves import Reliability, RiskCoverage
+from kepsvgp.metrics.selective import RiskCoverage
+from kepsvgp.report.curves import Reliability
 from kepsvgp.report.spectra import Spectra
 
 try:
@@ -235,7 +236,7 @@ def risk_coverage_curves(models: Mapping[str, RiskCoverage]) -> Figure:
     figure, axes = _panels(1, 1, COLUMN, 2.4)
     axis = axes[0, 0]
     for place, (label, curve) in enumerate(models.items()):
-        axis.plot(curve.coverage, curve.risk, label=label, **_look(place))
+        axis.plot(curve.coverage.numpy(), curve.risk.numpy(), label=label, **_look(place))
     axis.set(xlabel="coverage", ylabel="risk", xlim=(0, 1), ylim=(0, None))
     axis.legend(loc="upper left")
     return figure

@@ -7,11 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kepsvgp.report.curves import (
-    coverage_at_risk,
-    ece_of_a_calibrated_model,
-    risk_coverage,
-)
+from kepsvgp.metrics import risk_coverage_curve
+from kepsvgp.report.curves import coverage_at_risk, ece_of_a_calibrated_model
 from kepsvgp.report.models import Comparison, Member, Model
 
 ACCEPTED_RISK = 0.05
@@ -157,5 +154,5 @@ def _verdict(member: Member) -> tuple[float, float, float, float, float] | None:
         float(confidence.mean(dtype=np.float64)),
         float(metrics.get("ece", math.nan)),
         ece_of_a_calibrated_model(confidence),
-        coverage_at_risk(risk_coverage(confidence, correct), ACCEPTED_RISK),
+        coverage_at_risk(risk_coverage_curve(confidence, correct), ACCEPTED_RISK),
     )
