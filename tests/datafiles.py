@@ -75,3 +75,61 @@ def write_svhn(path: Path, number: int = 7, *, dtype: type = np.uint8) -> np.nda
     labels = (np.arange(number) % 10 + 1).astype(np.uint8).reshape(-1, 1)
     savemat(path, {"X": pixels, "y": labels}, do_compression=True)
     return pixels.transpose(3, 2, 0, 1)
+
+
+def write_vocabulary(path: Path, words: str) -> Path:
+    """A BERT vocabulary of these words and of all letters, whole and as endings."""
+    letters = "abcdefghijklmnopqrstuvwxyz.,!'"
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(), *letters]
+    entries += [f"##{letter}" for letter in letters]
+    path.write_text("\n".join(dict.fromkeys(entries)) + "\n", encoding="utf-8")
+    return path
+
+
+def write_encoder(folder: Path) -> Path:
+    """A tiny BERT with random weights and its tokenizer, as Hugging Face lays them out."""
+    from transformers import BertConfig, BertModel
+
+    from kepsvgp.data.tokens import load_tokenizer
+
+    folder.mkdir(parents=True)
+    vocabulary = write_vocabulary(folder / "vocab.txt", "the cat sat on a mat dog ran")
+    tokenizer = load_tokenizer(vocabulary)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=32,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_cola(root: Path, sizes: tuple[int, int, int]) -> None:
+    """CoLA's three raw files with so many sentences; the last one does not end its last line."""
+    folder = root / "cola_public" / "raw"
+    folder.mkdir(parents=True)
+    names = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
+    for name, size in zip(names, sizes, strict=True):
+        lines = [
+            f"src\t{number % 3 and 1}\t{'' if number % 3 else '*'}\tThe {name} {'cat ' * number}."
+            for number in range(size)
+        ]
+        ending = "" if name == "out_of_domain_dev" else "\n"
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + ending, encoding="utf-8")
+
+
+def write_imdb(root: Path, reviews: int) -> None:
+    """IMDB's four folders with so many reviews each, and the files that come beside them."""
+    for part in ("train", "test"):
+        for kind, stars in (("neg", 2), ("pos", 9)):
+            folder = root / "aclImdb" / part / kind
+            folder.mkdir(parents=True)
+            for number in range(reviews):
+                review = f"{part} {kind} {number}<br /><br />" + "The cat sat. " * (number % 7)
+                path = folder / f"{number}_{stars + number % 2}.txt"
+                path.write_text(review, encoding="utf-8")
+    (root / "aclImdb" / "train" / "unsupBow.feat").write_text("0:1")

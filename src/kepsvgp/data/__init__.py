@@ -9,7 +9,6 @@ from kepsvgp.data.examples import Batch as Batch
 from kepsvgp.data.examples import Examples as Examples
 from kepsvgp.data.examples import ImageExamples as ImageExamples
 from kepsvgp.data.examples import TextExamples as TextExamples
-from kepsvgp.errors import UserError
 
 
 def load_benchmark(config: DataConfig) -> Benchmark:
@@ -24,5 +23,19 @@ def load_benchmark(config: DataConfig) -> Benchmark:
 
             layout = cifar.CIFAR10 if config.name == "cifar10" else cifar.CIFAR100
             return cifar.load(config, layout)
-        case _:
-            raise UserError(f"data.name='{config.name}' cannot be loaded yet.")
+        case "imdb":
+            from kepsvgp.data import imdb
+
+            return imdb.load(config)
+        case "cola":
+            from kepsvgp.data import cola
+
+            return cola.load(config)
+        case "images":
+            from kepsvgp.data import folder
+
+            return folder.load(config)
+        case "csv":
+            from kepsvgp.data import table
+
+            return table.load(config)

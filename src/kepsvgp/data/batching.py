@@ -161,6 +161,8 @@ def _ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
         return False
 
     def work() -> None:
+        # for this thread alone: the cores belong to the model
+        torch.set_num_threads(1)
         try:
             for batch in made:
                 if not offer(batch):

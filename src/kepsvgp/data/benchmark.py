@@ -3,14 +3,17 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from kepsvgp.config import DataConfig
 from kepsvgp.data.examples import Augment, Examples, ImageExamples, TextExamples
 from kepsvgp.errors import UserError
+
+Part = TypeVar("Part", ImageExamples, TextExamples)
 
 
 class LazyExamples(Mapping[str, Examples]):
@@ -80,13 +83,17 @@ class Benchmark:
     def split_record(self) -> dict[str, Any]:
         """Sizes, seed and a checksum of each split, to be kept with a run."""
         splits = {"train": self.train, "val": self.val, "test": self.test}
-        return {
+        record = {
             "name": self.name,
             "seed": self.seed,
             "sizes": {name: len(part) for name, part in splits.items()},
             "checksums": {name: checksum(part.rows) for name, part in splits.items()},
             "notes": list(self.notes),
         }
+        if isinstance(self.train, ImageExamples):
+            mean, std = self.train.normalisation
+            record["normalisation"] = {"mean": list(mean), "std": list(std)}
+        return record
 
 
 def checksum(rows: Int[Tensor, " example"]) -> str:
@@ -100,6 +107,24 @@ class Split(NamedTuple):
     train: Int[Tensor, " train"]
     val: Int[Tensor, " val"]
     test: Int[Tensor, " test"]
+
+    def limited(self, config: DataConfig) -> "Split":
+        """The first rows of each part, as many as the configuration allows."""
+        return Split(
+            self.train[: config.train_limit],
+            self.val[: config.val_limit],
+            self.test[: config.test_limit],
+        )
+
+    @property
+    def rows(self) -> Int[Tensor, " row"]:
+        """All rows that are used, part after part."""
+        return torch.cat(self)
+
+    def parts(self, examples: Part) -> tuple[Part, Part, Part]:
+        """The three parts of examples that were made of `rows`, in that order."""
+        train, val, test = torch.arange(len(examples)).split([len(part) for part in self])
+        return examples.subset(train), examples.subset(val), examples.subset(test)
 
 
 def random_split(total: int, *, val: int, test: int = 0, seed: int) -> Split:

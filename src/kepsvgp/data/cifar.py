@@ -93,17 +93,11 @@ def load(config: DataConfig, layout: Layout) -> Benchmark:
 
     root = store.data_root(config.root)
     total = layout.rows_train * len(layout.train_files)
-    split = random_split(total, val=total // 10, seed=config.seed)
-    train_rows = split.train[: config.train_limit]
-    val_rows = split.val[: config.val_limit]
-    wanted = torch.cat([train_rows, val_rows])
-    train_and_val = read_train(root, layout, wanted.numpy())
-    kept = image_examples(
-        torch.from_numpy(train_and_val.pixels),
-        torch.from_numpy(train_and_val.labels),
-        layout.normalisation,
-        rows=wanted,
-    )
+    split = random_split(total, val=total // 10, seed=config.seed).limited(config)
+    images = read_train(root, layout, split.rows.numpy())
+    pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
+    kept = image_examples(pixels, labels, layout.normalisation, rows=split.rows)
+    train, val, _ = split.parts(kept)
     test = read_test(root, layout)
     test = test.subset(torch.arange(len(test))[: config.test_limit])
     others = ood.for_cifar(root, layout)
@@ -114,8 +108,8 @@ def load(config: DataConfig, layout: Layout) -> Benchmark:
         name=layout.name,
         task="image",
         classes=read_classes(root, layout),
-        train=kept.subset(torch.arange(len(train_rows))),
-        val=kept.subset(torch.arange(len(train_rows), len(wanted))),
+        train=train,
+        val=val,
         test=test,
         seed=config.seed,
         shifts=corrupted.sets,

@@ -29,15 +29,15 @@ def load(config: DataConfig) -> Benchmark:
     labels = torch.from_numpy(targets).long()
     everything = image_examples(torch.from_numpy(pixels), labels, NORMALISATION)
     fifth = len(labels) // 5
-    split = random_split(len(labels), val=fifth, test=fifth, seed=config.seed)
-    test = everything.subset(split.test[: config.test_limit])
+    split = random_split(len(labels), val=fifth, test=fifth, seed=config.seed).limited(config)
+    test = everything.subset(split.test)
     corrupted = shifts.for_images(config, test, cache=False)
     return Benchmark(
         name="digits",
         task="image",
         classes=tuple("0123456789"),
-        train=everything.subset(split.train[: config.train_limit]),
-        val=everything.subset(split.val[: config.val_limit]),
+        train=everything.subset(split.train),
+        val=everything.subset(split.val),
         test=test,
         seed=config.seed,
         shifts=corrupted.sets,

@@ -209,8 +209,10 @@ class TextExamples(Examples):
         tokens = self.tokens.flat[positions].long().masked_fill_(~mask, self.pad)
         inputs = {"tokens": tokens, "mask": mask}
         if self.features is not None:
-            features = self.features[positions].to(torch.float32)
-            inputs["features"] = features.masked_fill_(~mask[..., None, None], 0.0)
+            features = self.features.index_select(0, positions.flatten()).to(torch.float32)
+            features = features.unflatten(0, positions.shape)
+            features[~mask] = 0.0
+            inputs["features"] = features
         return inputs
 
     def subset(self, index: Int[Tensor, " part"]) -> "TextExamples":

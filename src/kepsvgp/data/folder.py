@@ -1,0 +1,76 @@
+"""The user's own images: one folder per class, each image brought to the same size."""
+
+from pathlib import Path
+
+import torch
+
+from kepsvgp.config import DataConfig
+from kepsvgp.data import own, pictures, shifts, store
+from kepsvgp.data.augment import CropFlip
+from kepsvgp.data.benchmark import Benchmark
+from kepsvgp.data.examples import Normalisation, image_examples
+from kepsvgp.errors import UserError
+
+
+def load(config: DataConfig) -> Benchmark:
+    """Images under `path/CLASS/`, or under `path/{train,test[,val]}/CLASS/`."""
+    root = Path(config.path or "").expanduser()
+    if not root.is_dir():
+        raise UserError(f"data.path must be a folder of images; {root} is not a folder.")
+    found = own.divide(find_parts(root), config, source=root)
+    split = found.split.limited(config)
+    wanted = split.rows
+    # only the images that are used are opened, and only the first time
+    paths = [found.items[row] for row in wanted.tolist()]
+    listing = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    name = store.key(listing, config.image_size, config.grayscale)
+    array = store.cached(
+        store.generated(store.data_root(config.root)) / f"images-{name}.npy",
+        lambda: pictures.read_all(paths, config.image_size, grayscale=config.grayscale),
+    )
+    pixels = torch.from_numpy(array)
+    labels = torch.tensor(found.labels)[wanted]
+    normalisation = Normalisation.of(pixels[: len(split.train)])
+    everything = image_examples(pixels, labels, normalisation, rows=wanted)
+    train, val, test = split.parts(everything)
+    corrupted = shifts.for_images(config, test)
+    return Benchmark(
+        name=config.name,
+        task="image",
+        classes=found.classes,
+        train=train,
+        val=val,
+        test=test,
+        seed=config.seed,
+        shifts=corrupted.sets,
+        notes=corrupted.notes,
+        augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
+    )
+
+
+def find_parts(root: Path) -> dict[str, list[tuple[object, str]]]:
+    """Image files and their classes, by part."""
+    if not (root / "train").is_dir():
+        return {"all": _images_by_class(root)}
+    if not (root / "test").is_dir():
+        raise UserError(
+            f"{root} must have a folder test beside its folder train, or one folder per class."
+        )
+    names = [name for name in ("train", "val", "test") if (root / name).is_dir()]
+    return {name: _images_by_class(root / name) for name in names}
+
+
+def _images_by_class(folder: Path) -> list[tuple[object, str]]:
+    classes = sorted(
+        child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")
+    )
+    if not classes:
+        raise UserError(f"{folder} must have one subfolder per class; it has no subfolders.")
+    pairs = []
+    for child in classes:
+        images = pictures.find(child)
+        if not images:
+            kinds = ", ".join(pictures.SUFFIXES)
+            raise UserError(f"{child} must hold images ({kinds}); it has none.")
+        pairs += [(path, child.name) for path in images]
+    return pairs

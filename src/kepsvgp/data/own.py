@@ -1,0 +1,102 @@
+"""The user's own data: how it is divided when it does not come divided.
+
+Both kinds may come as one set, which is split here with each class in proportion, or as parts
+named `train`, `test` and, if wished, `val`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from kepsvgp.config import DataConfig
+from kepsvgp.data.benchmark import Split
+from kepsvgp.errors import UserError
+
+
+class Labelled(NamedTuple):
+    """Items of any kind (paths, texts), the class of each, and where each part has its own."""
+
+    items: list
+    labels: list[int]
+    classes: tuple[str, ...]
+    split: Split
+
+
+def divide(
+    parts: Mapping[str, Sequence[tuple[object, str]]], config: DataConfig, *, source: object
+) -> Labelled:
+    """Items with names of classes, by part, as one list and the rows of each part.
+
+    Args:
+        parts: Items and class names under `train` and `test` (and `val`), or under `all`.
+        config: Seed and shares of what has to be split.
+        source: What to name in an error.
+    """
+    train_part = parts["all"] if "all" in parts else parts["train"]
+    classes = tuple(sorted({name for _, name in train_part}, key=_natural))
+    if len(classes) < 2:
+        found = f"only '{classes[0]}'" if classes else "none"
+        raise UserError(f"{source} must have two classes or more; it has {found}.")
+    number = {name: label for label, name in enumerate(classes)}
+    items, labels, rows = [], [], {}
+    for part, pairs in parts.items():
+        for _, name in pairs:
+            if name not in number:
+                raise UserError(
+                    f"{source}: the {part} part must have classes of the train part only; "
+                    f"'{name}' is not among {', '.join(classes)}."
+                )
+        rows[part] = torch.arange(len(items), len(items) + len(pairs))
+        items += [item for item, _ in pairs]
+        labels += [number[name] for _, name in pairs]
+    return Labelled(items, labels, classes, _split(rows, labels, config, source))
+
+
+def _split(
+    rows: Mapping[str, torch.Tensor], labels: list[int], config: DataConfig, source: object
+) -> Split:
+    everything = torch.tensor(labels)
+    val, test, seed = config.val_fraction, config.test_fraction, config.seed
+    if "all" in rows:
+        return stratified_split(everything, val=val, test=test, seed=seed, source=source)
+    generator = torch.Generator().manual_seed(seed)
+    test_rows = rows["test"][torch.randperm(len(rows["test"]), generator=generator)]
+    if "val" in rows:
+        train_rows = rows["train"][torch.randperm(len(rows["train"]), generator=generator)]
+        return Split(train_rows, rows["val"], test_rows)
+    labels_here = everything[rows["train"]]
+    inner = stratified_split(labels_here, val=val, test=0.0, seed=seed, source=source)
+    return Split(rows["train"][inner.train], rows["train"][inner.val], test_rows)
+
+
+def stratified_split(
+    labels: torch.Tensor, *, val: float, test: float, seed: int, source: object
+) -> Split:
+    """A seeded random split in which each class has its share of every part, at least one."""
+    generator = torch.Generator().manual_seed(seed)
+    parts: tuple[list, list, list] = ([], [], [])
+    for label in range(int(labels.max()) + 1):
+        members = (labels == label).nonzero().squeeze(1)
+        members = members[torch.randperm(len(members), generator=generator)]
+        num_test = max(1, round(test * len(members))) if test else 0
+        num_val = max(1, round(val * len(members)))
+        if num_test + num_val >= len(members):
+            raise UserError(
+                f"{source} must have enough examples of each class for every part; class number "
+                f"{label} has {len(members)}, of which {num_val + num_test} are held out."
+            )
+        parts[2].append(members[:num_test])
+        parts[1].append(members[num_test : num_test + num_val])
+        parts[0].append(members[num_test + num_val :])
+    # mixed again, so that the first few of a part have all classes
+    train, val_rows, test_rows = (
+        rows[torch.randperm(len(rows), generator=generator)]
+        for rows in (torch.cat(part) for part in parts)
+    )
+    return Split(train, val_rows, test_rows)
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    # "10" after "9", and numbers before words
+    return (0, int(name), name) if name.isdecimal() else (1, 0, name)

@@ -1,0 +1,86 @@
+"""The user's own texts: a CSV file with the columns `text` and `label`."""
+
+import csv
+import sys
+from pathlib import Path
+
+import torch
+
+from kepsvgp.config import DataConfig
+from kepsvgp.data import own, text
+from kepsvgp.data.benchmark import Benchmark
+from kepsvgp.errors import UserError
+
+COLUMNS = ("text", "label")
+
+
+def load(config: DataConfig) -> Benchmark:
+    """Texts of one file, or of a folder with `train.csv`, `test.csv` and perhaps `val.csv`."""
+    source = Path(config.path or "").expanduser()
+    found = own.divide(find_parts(source), config, source=source)
+    split = found.split.limited(config)
+    wanted = split.rows
+    texts = [found.items[row] for row in wanted.tolist()]
+    labels = torch.tensor(found.labels)[wanted]
+    made = text.prepare(config, texts, labels, wanted, fingerprint=texts)
+    train, val, test = split.parts(made.examples)
+    return Benchmark(
+        name=config.name,
+        task="text",
+        classes=found.classes,
+        train=train,
+        val=val,
+        test=test,
+        seed=config.seed,
+        vocabulary_size=made.vocabulary_size,
+    )
+
+
+def find_parts(source: Path) -> dict[str, list[tuple[object, str]]]:
+    """Texts and their classes, by part."""
+    if source.is_file():
+        return {"all": read(source)}
+    parts = {
+        name: path
+        for name in ("train", "val", "test")
+        for path in (source / f"{name}.csv", source / f"{name}.tsv")
+        if path.is_file()
+    }
+    if not {"train", "test"} <= parts.keys():
+        raise UserError(
+            f"data.path must be a CSV file, or a folder with train.csv and test.csv; {source} "
+            "is neither."
+        )
+    return {name: read(path) for name, path in parts.items()}
+
+
+def read(path: Path) -> list[tuple[object, str]]:
+    """Texts and names of classes; other columns are left alone."""
+    # long texts are what this is for
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    pairs = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = csv.DictReader(stream, delimiter=delimiter)
+            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+            if missing:
+                raise UserError(
+                    f"{path} must have a first line with the columns text and label; "
+                    f"{' and '.join(missing)} not among: {', '.join(rows.fieldnames or ())}."
+                )
+            for row in rows:
+                content, label = row["text"], row["label"]
+                if not (content or "").strip() or not (label or "").strip():
+                    raise UserError(
+                        f"{path} must have a text and a label in every row; the row that ends at "
+                        f"line {rows.line_num} has not."
+                    )
+                pairs.append((content, label.strip()))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"{path} must be a CSV file in UTF-8; reading it failed ({error})."
+        ) from None
+    if not pairs:
+        raise UserError(f"{path} must have at least one row below its first line; it has none.")
+    return pairs

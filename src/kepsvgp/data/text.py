@@ -1,0 +1,86 @@
+"""From texts to examples: tokens, features if an encoder is named, and their caches."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from kepsvgp.config import DataConfig
+from kepsvgp.data import store, tokens
+from kepsvgp.data.examples import TextExamples
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from kepsvgp.data.features import Encoder
+
+
+class Texts(NamedTuple):
+    """Examples of all given texts, and the size of the vocabulary they are written in."""
+
+    examples: TextExamples
+    vocabulary_size: int
+
+
+def prepare(
+    config: DataConfig,
+    texts: Sequence[str],
+    labels: Int[Tensor, " example"],
+    rows: Int[Tensor, " example"],
+    *,
+    fingerprint: object,
+) -> Texts:
+    """Examples of these texts; tokens and features are kept on disk.
+
+    Args:
+        config: Maximal length, vocabulary and encoder.
+        texts: Read only if their tokens are not on disk yet.
+        labels: Their classes.
+        rows: Their places in the publisher's order.
+        fingerprint: What the names of the kept files depend on: the texts, or something as
+            good as them that is cheaper to get.
+    """
+    tokenizer, encoder = _tools(config)
+    folder = store.generated(store.data_root(config.root))
+    vocabulary = tokenizer.to_str()
+    name = store.key(tokens.VERSION, vocabulary, config.max_length, fingerprint)
+    ragged = tokens.cached_tokens(
+        folder / f"{config.name}-tokens-{name}.safetensors",
+        lambda: tokens.tokenize(tokenizer, texts, config.max_length),
+    )
+    features = None
+    if encoder is not None:
+        from kepsvgp.data.features import contextual_features
+
+        path = folder / f"{config.name}-features-{store.key(name, encoder.key)}.npy"
+        features = contextual_features(encoder, ragged, path)
+    pad = tokens.padding_id(tokenizer)
+    places = torch.arange(len(labels))
+    examples = TextExamples(labels, rows, ragged, texts, places, features, pad)
+    return Texts(examples, tokenizer.get_vocab_size())
+
+
+def from_texts(config: DataConfig, texts: Sequence[str]) -> TextExamples:
+    """Examples of new texts without a class, for a model trained with this configuration."""
+    tokenizer, encoder = _tools(config)
+    ragged = tokens.tokenize(tokenizer, texts, config.max_length)
+    features = None
+    if encoder is not None:
+        from kepsvgp.data.features import features_of
+
+        features = features_of(encoder, ragged)
+    places = torch.arange(len(texts))
+    pad = tokens.padding_id(tokenizer)
+    labels = torch.full((len(texts),), -1)
+    return TextExamples(labels, places, ragged, texts, places, features, pad)
+
+
+def _tools(config: DataConfig) -> "tuple[Tokenizer, Encoder | None]":
+    if config.encoder is None:
+        return tokens.load_tokenizer(config.vocabulary), None
+    from kepsvgp.data.features import find_encoder
+
+    encoder = find_encoder(config.encoder)
+    return encoder.tokenizer, encoder

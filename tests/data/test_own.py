@@ -1,0 +1,202 @@
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kepsvgp.config import DataConfig
+from kepsvgp.data import load_benchmark
+from kepsvgp.data.own import stratified_split
+from kepsvgp.errors import UserError
+
+
+def write_images(folder: Path, counts: dict[str, int]) -> None:
+    random = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            # neither square nor of one format or mode
+            pixels = random.integers(0, 256, (20 + number, 30, 3), dtype=np.uint8)
+            picture = Image.fromarray(pixels)
+            if number % 3 == 1:
+                picture = picture.convert("L")
+            suffix = ("png", "jpg", "bmp")[number % 3]
+            picture.save(folder / name / f"{number}.{suffix}")
+    (folder / "notes.txt").write_text("not an image")
+
+
+def write_table(path: Path, rows: list[tuple[str, str]], delimiter: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, delimiter=delimiter)
+        writer.writerow(["id", "text", "label"])
+        writer.writerows([(number, *row) for number, row in enumerate(rows)])
+
+
+ROWS = [(f"text, number {i}\nwith a line break", ("bad", "fine")[i % 2]) for i in range(40)]
+
+
+def parts(benchmark):
+    return benchmark.train, benchmark.val, benchmark.test
+
+
+def test_images_in_class_folders_are_split_in_proportion(tmp_path: Path) -> None:
+    write_images(tmp_path / "pictures", {"cat": 20, "dog": 10, ".hidden": 1})
+
+    benchmark = load_benchmark(
+        DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path, image_size=16)
+    )
+
+    assert benchmark.classes == ("cat", "dog")
+    assert benchmark.image_shape == (3, 16, 16)
+    assert [torch.bincount(p.labels).tolist() for p in parts(benchmark)] == [
+        [14, 7],
+        [2, 1],
+        [4, 2],
+    ]
+    rows = torch.cat([part.rows for part in parts(benchmark)])
+    assert torch.equal(rows.sort().values, torch.arange(30))
+    inputs = benchmark.train.inputs(torch.arange(21))
+    assert inputs.mean(dim=(0, 2, 3)).abs().max() < 1e-4
+    assert len(benchmark.shifts["fog/1"]) == 6
+    assert benchmark.split_record()["normalisation"]["mean"]
+
+
+def test_images_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
+    for part, number in (("train", 10), ("test", 3)):
+        write_images(tmp_path / "pictures" / part, {"a": number, "b": number})
+    config = DataConfig(
+        name="images", path=tmp_path / "pictures", root=tmp_path, image_size=8, grayscale=True
+    )
+
+    benchmark = load_benchmark(config)
+    assert [len(part) for part in parts(benchmark)] == [18, 2, 6]
+    assert benchmark.image_shape == (1, 8, 8)
+    assert int(benchmark.train.rows.max()) < 20 <= int(benchmark.test.rows.min())
+
+    write_images(tmp_path / "pictures" / "val", {"a": 2, "b": 2})
+    assert [len(part) for part in parts(load_benchmark(config))] == [20, 4, 6]
+
+
+def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
+    write_images(tmp_path / "pictures", {"a": 10, "b": 10})
+    config = DataConfig(
+        name="images",
+        path=tmp_path / "pictures",
+        root=tmp_path,
+        train_limit=4,
+        val_limit=1,
+        test_limit=1,
+    )
+    used = load_benchmark(config)
+    names = sorted(p for c in "ab" for p in (tmp_path / "pictures" / c).iterdir())
+    kept = set(torch.cat([part.rows for part in parts(used)]).tolist())
+    stamps = {path: path.stat() for path in names}
+    for row, path in enumerate(names):
+        if row not in kept:
+            path.write_bytes(b"no picture at all")
+    assert stamps
+
+    again = load_benchmark(config)
+
+    assert torch.equal(again.train.pixels, used.train.pixels)
+    with pytest.raises(UserError, match="must be an image that Pillow can read"):
+        load_benchmark(config.model_copy(update={"train_limit": None}))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda root: None, "is not a folder"),
+        (lambda root: root.mkdir(), "one subfolder per class"),
+        (lambda root: write_images(root, {"only": 9}), "two classes or more; it has only 'only'"),
+        (lambda root: write_images(root, {"a": 9, "b": 0}), "b must hold images"),
+        (lambda root: write_images(root, {"a": 9, "b": 2}), "enough examples of each class"),
+        (lambda root: write_images(root / "train", {"a": 9, "b": 9}), "a folder test beside"),
+    ],
+)
+def test_wrong_image_folders_are_refused(tmp_path: Path, prepare, message: str) -> None:
+    prepare(tmp_path / "pictures")
+
+    with pytest.raises(UserError, match=message):
+        load_benchmark(DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path))
+
+
+def test_unknown_class_in_the_test_part_is_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "p" / "train", {"a": 9, "b": 9})
+    write_images(tmp_path / "p" / "test", {"a": 3, "c": 3})
+
+    with pytest.raises(UserError, match="'c' is not among a, b"):
+        load_benchmark(DataConfig(name="images", path=tmp_path / "p", root=tmp_path))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_table_of_texts_is_a_benchmark(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / f"mine.{suffix}"
+    write_table(path, ROWS, "\t" if suffix == "tsv" else ",")
+
+    benchmark = load_benchmark(DataConfig(name="csv", path=path, root=tmp_path))
+
+    assert benchmark.classes == ("bad", "fine")
+    assert [len(part) for part in parts(benchmark)] == [28, 4, 8]
+    for part in parts(benchmark):
+        for position, row in enumerate(part.rows.tolist()):
+            assert part.raw(position) == ROWS[row][0]
+            assert part.labels[position] == row % 2
+    seeded = DataConfig(name="csv", path=path, root=tmp_path, seed=1)
+    assert not torch.equal(load_benchmark(seeded).test.rows, benchmark.test.rows)
+
+
+def test_tables_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    write_table(tmp_path / "train.csv", ROWS[:20])
+    write_table(tmp_path / "test.csv", ROWS[20:])
+
+    benchmark = load_benchmark(DataConfig(name="csv", path=tmp_path, root=tmp_path))
+
+    assert [len(part) for part in parts(benchmark)] == [18, 2, 20]
+    assert int(benchmark.test.rows.min()) == 20
+
+
+def test_classes_that_are_numbers_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    write_table(tmp_path / "t.csv", [("text", str(i % 11)) for i in range(110)])
+
+    benchmark = load_benchmark(DataConfig(name="csv", path=tmp_path / "t.csv", root=tmp_path))
+
+    assert benchmark.classes == tuple(str(i) for i in range(11))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "columns text and label"),
+        ("text,lable\na,b\n", "label not among: text, lable"),
+        ("text,label\n", "at least one row"),
+        ("text,label\nhello,1\n ,0\n", "the row that ends at line 3"),
+        ("text,label\nhello\n", "the row that ends at line 2"),
+        ("text,label\nhello,1\nworld,1\n", "two classes or more; it has only '1'"),
+        (b"text,label\n\xff,1\n", "in UTF-8"),
+    ],
+)
+def test_wrong_tables_are_refused(tmp_path: Path, content, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    with pytest.raises(UserError, match=message):
+        load_benchmark(DataConfig(name="csv", path=path, root=tmp_path))
+
+
+def test_stratified_split_is_seeded_and_has_every_class_in_every_part() -> None:
+    labels = torch.tensor([0] * 50 + [1] * 5 + [2] * 3)
+
+    first = stratified_split(labels, val=0.1, test=0.2, seed=0, source="x")
+    again = stratified_split(labels, val=0.1, test=0.2, seed=0, source="x")
+    other = stratified_split(labels, val=0.1, test=0.2, seed=1, source="x")
+
+    assert torch.equal(first.train, again.train)
+    assert not torch.equal(first.train, other.train)
+    assert torch.equal(first.rows.sort().values, torch.arange(58))
+    assert all(set(labels[part].tolist()) == {0, 1, 2} for part in first)
