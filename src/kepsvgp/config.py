@@ -136,6 +136,7 @@ class KepConfig(Section):
         noise: One draw for a sequence, or one for each token.
         branches: The pair, or one branch twice (the ablation of the asymmetry).
         qk_bias: Whether queries and keys have a bias.
+        posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
     """
 
     rank: PositiveInt = 10
@@ -145,6 +146,7 @@ class KepConfig(Section):
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
+    posterior_scale: PositiveFloat = 0.1
 
 
 class SgpaConfig(Section):

@@ -4,7 +4,9 @@ import sys
 
 import typer
 
+from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.report import report
+from kepsvgp.cli.train import train
 from kepsvgp.errors import UserError
 
 app = typer.Typer(
@@ -21,6 +23,8 @@ def _root() -> None:
     """Transformers that know when they don't know."""
 
 
+app.command()(train)
+app.command()(evaluate)
 app.command()(report)
 
 

@@ -1,0 +1,38 @@
+"""Results as a table on the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from kepsvgp.runs import RunFolder
+
+_COLUMNS = {
+    "accuracy": "accuracy",
+    "mcc": "MCC",
+    "nll": "NLL",
+    "ece": "ECE",
+    "brier": "Brier",
+    "aurc": "AURC",
+    "auroc": "AUROC",
+    "fpr95": "FPR95",
+}
+_OOD_COLUMNS = {"ood_auroc": "AUROC", "ood_aupr": "AUPR", "ood_fpr95": "FPR95"}
+
+
+def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[str]) -> None:
+    """Prints what was measured on these splits, in raw units."""
+    measured = run.metrics()[checkpoint][method]
+    console = Console()
+    familiar = [split for split in splits if not split.startswith("ood/")]
+    foreign = [split for split in splits if split.startswith("ood/")]
+    for columns, names in ((_COLUMNS, familiar), (_OOD_COLUMNS, foreign)):
+        if not names:
+            continue
+        table = Table("split", title=f"{method}, checkpoint {checkpoint}", title_justify="left")
+        for title in columns.values():
+            table.add_column(title, justify="right")
+        for name in names:
+            table.add_row(name, *(f"{measured[name][metric]:.4f}" for metric in columns))
+        console.print(table)
+    console.print(f"run folder: {run.path}", highlight=False, soft_wrap=True)

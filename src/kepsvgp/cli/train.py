@@ -1,0 +1,58 @@
+"""`kepsvgp train`: a configuration in, a trained and measured run out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped one.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.lr=1e-3 or method=msp."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<config>-<method>-<seed> by default.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
+    ] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets, for data.root.")
+    ] = None,
+) -> None:
+    """Train a model and measure it on its validation and test sets.
+
+    Every run is a folder with its configuration, weights, history and metrics. A run that was
+    interrupted continues with --resume to the same weights. In many processes:
+    torchrun --nproc-per-node 4 -m kepsvgp train CONFIG.
+    """
+    from rich.console import Console
+
+    from kepsvgp.cli.results import show_metrics
+    from kepsvgp.configfile import find_config, load_config
+    from kepsvgp.data import load_benchmark
+    from kepsvgp.evaluation import evaluate
+    from kepsvgp.training import is_main_process, train
+
+    changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
+    settings = load_config(config, changes)
+    name = f"{find_config(config).stem}-{settings.method}-{settings.seed}"
+    folder = out or Path("runs") / name
+    console = Console(stderr=True)
+    benchmark = load_benchmark(settings.data)
+    run = train(settings, benchmark, folder, resume=resume, console=console)
+    if not is_main_process():
+        return
+    for checkpoint in dict.fromkeys((settings.train.select, "last")):
+        if "test" not in run.metrics().get(checkpoint, {}).get(settings.method, {}):
+            evaluate(
+                run,
+                benchmark,
+                run.model(checkpoint),
+                method=settings.method,
+                checkpoint=checkpoint,
+                console=console,
+            )
+    show_metrics(run, settings.train.select, settings.method, ["val", "test"])

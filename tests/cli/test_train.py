@@ -1,0 +1,146 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kepsvgp.cli import main
+from kepsvgp.runs import RunFolder
+
+SMALL = """
+method = "kep"
+[data]
+train_limit = 96
+val_limit = 40
+test_limit = 40
+[model]
+depth = 1
+dim = 12
+num_heads = 2
+mlp_dim = 12
+patch_size = 4
+[model.kep]
+rank = 3
+[train]
+epochs = 2
+batch_size = 32
+lr = 1e-2
+[prediction]
+num_samples = 2
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Exit code of the command line, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["kepsvgp", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_train_leaves_a_measured_run(config, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "run"
+
+    assert call(monkeypatch, "train", config, "train.lr=2e-2", "--out", out) == 0
+
+    run = RunFolder(out)
+    assert run.config().train.lr == 2e-2
+    metrics = run.metrics()
+    assert metrics.keys() == {"score", "last"}
+    assert metrics["score"]["kep"].keys() == {"val", "test"}
+    last = run.history()[-1]["val"]
+    assert metrics["last"]["kep"]["val"]["nll"] == last["nll"]
+    printed = capsys.readouterr()
+    assert "run folder" in printed.out
+    assert "epoch 2/2" in printed.err
+
+
+def test_train_names_its_folder_by_config_method_and_seed(config, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert call(monkeypatch, "train", config, "method=msp", "seed=3", "train.epochs=1") == 0
+
+    assert (tmp_path / "runs" / "small-msp-3" / "metrics.json").exists()
+
+
+def test_train_again_needs_resume_and_then_measures_only_what_is_missing(
+    config, tmp_path, monkeypatch, capsys
+) -> None:
+    out = tmp_path / "run"
+    assert call(monkeypatch, "train", config, "--out", out) == 0
+    assert call(monkeypatch, "train", config, "--out", out) == 2
+    assert "Continue it with --resume" in capsys.readouterr().err
+    RunFolder(out).metrics_file.unlink()
+
+    assert call(monkeypatch, "train", config, "--out", out, "--resume") == 0
+
+    assert RunFolder(out).metrics().keys() == {"score", "last"}
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("train.lrr=1", "train.lrr"),
+        ("train.lr=fast", "train.lr"),
+        ("train.warmup_epochs=9", "train.warmup_epochs"),
+        ("model.patch_size=3", "patch_size"),
+        ("model.num_heads=5", "model.dim"),
+        ("data.name=cola", "cola"),
+    ],
+)
+def test_train_with_a_mistake_is_one_message_and_writes_nothing(
+    config, tmp_path, monkeypatch, capsys, override, field
+) -> None:
+    monkeypatch.setenv("KEPSVGP_DATA", str(tmp_path / "nowhere"))
+    before = sorted(tmp_path.rglob("*"))
+
+    code = call(monkeypatch, "train", config, override, "--out", tmp_path / "run")
+
+    assert code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert field in message
+    assert "Traceback" not in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_evaluate_measures_what_is_asked_for(config, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "run"
+    call(monkeypatch, "train", config, "train.epochs=1", "--out", out)
+
+    assert call(monkeypatch, "evaluate", out, "--splits", "ood", "--checkpoint", "last") == 0
+
+    measured = json.loads((out / "metrics.json").read_text())["last"]["kep"]
+    assert measured["ood/photographs"].keys() >= {"ood_auroc", "ood_aupr", "ood_fpr95"}
+    assert "ood/photographs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--splits", "rain"], "has no 'rain'"),
+        (["--checkpoint", "best"], "must be one of last, score, nll; got 'best'"),
+    ],
+)
+def test_evaluate_refuses_what_is_not_there(
+    config, tmp_path, monkeypatch, capsys, arguments, message
+) -> None:
+    out = tmp_path / "run"
+    call(monkeypatch, "train", config, "train.epochs=1", "--out", out)
+
+    assert call(monkeypatch, "evaluate", out, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_evaluate_refuses_a_folder_that_is_no_run(tmp_path, monkeypatch, capsys) -> None:
+    assert call(monkeypatch, "evaluate", tmp_path) == 2
+    assert "must be a run folder" in capsys.readouterr().err
