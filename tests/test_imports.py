@@ -13,7 +13,7 @@ ORDER = [
     {"errors", "files", "progress", "ksvd", "svgp", "metrics", "config", "configfile"},
     {"attention"},
     {"models"},
-    {"convert"},
+    {"conversion"},
     {"data"},
     {"objective"},
     {"prediction"},

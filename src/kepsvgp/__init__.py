@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kepsvgp.attention import KEPAttention as KEPAttention
+    from kepsvgp.conversion import convert as convert
     from kepsvgp.objective import LossTerms as LossTerms
     from kepsvgp.objective import loss as loss
     from kepsvgp.prediction import Prediction as Prediction
@@ -19,6 +20,7 @@ _PUBLIC = {
     "KEPAttention": "kepsvgp.attention",
     "LossTerms": "kepsvgp.objective",
     "Prediction": "kepsvgp.prediction",
+    "convert": "kepsvgp.conversion",
     "loss": "kepsvgp.objective",
     "predict": "kepsvgp.prediction",
 }

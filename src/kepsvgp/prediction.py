@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
+from kepsvgp.conversion.trunk import with_remembered_trunk
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
 from kepsvgp.objective import logits_of
@@ -181,14 +182,16 @@ def sampled_logits(
 ) -> Float[Tensor, "sample example class"]:
     """Logits of every sample; one sample for a model without stochastic layers.
 
-    A model whose forward takes `num_samples` runs the layers before the first stochastic one
-    once; any other is called once a sample.
+    The layers before the first stochastic one run once: a model whose forward takes
+    `num_samples` sees to that itself; any other is called once a sample, with those layers'
+    output remembered.
     """
     if not stochastic_layers(model):
         return call(model, inputs).unsqueeze(0)
     with fixed_draws(model, num_samples, generator=generator) as draws:
         if "num_samples" in inspect.signature(model.forward).parameters:
             return call(model, inputs, num_samples=num_samples)
+        model = with_remembered_trunk(model)
         logits = []
         for sample in range(num_samples):
             with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):

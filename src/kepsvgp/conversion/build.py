@@ -1,0 +1,116 @@
+"""How an unconverted model is built again: its library, its class and its arguments."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from torch import nn
+
+from kepsvgp.conversion.torch_nn import ConvertedMultiheadAttention
+from kepsvgp.errors import UserError
+
+
+class Build(NamedTuple):
+    """What is needed to build a model anew, as JSON can hold it."""
+
+    library: str
+    """`transformers`, `timm`, `torch`, or `own` for a class only its author can build."""
+    name: str
+    arguments: dict[str, Any]
+
+
+def describe(model: nn.Module, model_args: Mapping[str, Any]) -> Build:
+    """The recipe of a model."""
+    kind = type(model)
+    library = kind.__module__.partition(".")[0]
+    if library == "transformers":
+        return Build("transformers", kind.__name__, {})
+    if library == "timm":
+        config: Any = model.pretrained_cfg
+        arguments = {"num_classes": model.num_classes} | dict(model_args)
+        return Build("timm", config["architecture"], arguments)
+    if isinstance(model, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+        return _describe_encoder(model)
+    if isinstance(model, ConvertedMultiheadAttention):
+        return Build("torch", "MultiheadAttention", _attention_arguments(model))
+    return Build("own", f"{kind.__module__}.{kind.__qualname__}", {})
+
+
+def build(recipe: Build, folder: Path) -> nn.Module:
+    """An unconverted model with random weights."""
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "transformers": lambda: _build_transformers(recipe.name, folder),
+        "timm": lambda: _library("timm").create_model(recipe.name, **recipe.arguments),
+        "torch": lambda: _build_torch(recipe),
+    }
+    if recipe.library not in makers:
+        raise UserError(
+            f"model must be given: {folder} holds a {recipe.name}, which only its author can "
+            f"build. Pass load_pretrained(folder, model={recipe.name.rpartition('.')[2]}(...))."
+        )
+    return makers[recipe.library]()
+
+
+def _build_transformers(name: str, folder: Path) -> nn.Module:
+    transformers = _library("transformers")
+    kind = getattr(transformers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise UserError(f"{folder} must name a model of transformers; got {name!r}.")
+    return kind(transformers.AutoConfig.from_pretrained(folder))
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        extra = {"transformers": "hf"}.get(name, name)
+        raise UserError(f"This needs {name}: pip install 'kepsvgp[{extra}]'.") from None
+
+
+def _describe_encoder(model: nn.TransformerEncoder | nn.TransformerEncoderLayer) -> Build:
+    layer = model.layers[0] if isinstance(model, nn.TransformerEncoder) else model
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    activation = {F.relu: "relu", F.gelu: "gelu"}.get(layer.activation)
+    if activation is None:
+        return Build("own", f"torch.nn.{type(model).__name__}", {})
+    attention = _attention_arguments(layer.self_attn)
+    arguments = {
+        "d_model": attention["embed_dim"],
+        "nhead": attention["num_heads"],
+        "batch_first": attention["batch_first"],
+        "dim_feedforward": layer.linear1.out_features,
+        "dropout": layer.dropout.p,
+        "activation": activation,
+        "layer_norm_eps": layer.norm1.eps,
+        "norm_first": layer.norm_first,
+        "bias": layer.linear1.bias is not None,
+    }
+    if isinstance(model, nn.TransformerEncoder):
+        norm = None if model.norm is None else {"eps": model.norm.eps}
+        arguments |= {"num_layers": model.num_layers, "norm": norm}
+    return Build("torch", type(model).__name__, arguments)
+
+
+def _attention_arguments(module: Any) -> dict[str, Any]:
+    return {
+        "embed_dim": module.embed_dim,
+        "num_heads": module.num_heads,
+        "batch_first": module.batch_first,
+        "dropout": module.dropout,
+        "bias": module.output.bias is not None if hasattr(module, "output") else True,
+    }
+
+
+def _build_torch(recipe: Build) -> nn.Module:
+    arguments = dict(recipe.arguments)
+    if recipe.name == "MultiheadAttention":
+        return nn.MultiheadAttention(**arguments)
+    num_layers, norm = arguments.pop("num_layers", None), arguments.pop("norm", None)
+    layer = nn.TransformerEncoderLayer(**arguments)
+    if num_layers is None:
+        return layer
+    final = None if norm is None else nn.LayerNorm(arguments["d_model"], eps=norm["eps"])
+    # the ragged fast path is not for converted layers
+    return nn.TransformerEncoder(layer, num_layers, final, enable_nested_tensor=False)

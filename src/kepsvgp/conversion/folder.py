@@ -1,0 +1,133 @@
+"""A converted model as a folder: weights as safetensors, the rest as JSON, nothing pickled.
+
+model.safetensors   all weights
+kepsvgp.json        how to build the model, and which of its layers are converted, and how
+config.json         Hugging Face models: their own configuration
+tokenizer…          Hugging Face models: what prepares their inputs, where it was given
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from kepsvgp.conversion.base import Adapter, converted_layers, replace
+from kepsvgp.conversion.build import Build, build, describe
+from kepsvgp.conversion.selection import ADAPTERS
+from kepsvgp.conversion.torch_nn import without_nested_tensors
+from kepsvgp.errors import UserError
+from kepsvgp.files import read_json, replacing, write_json
+
+RECORD = "kepsvgp.json"
+WEIGHTS = "model.safetensors"
+_FORMAT = 1
+
+
+@runtime_checkable
+class Processor(Protocol):
+    """A tokenizer or image processor of Hugging Face."""
+
+    def save_pretrained(self, save_directory: str) -> Any:
+        """Writes itself to a folder."""
+        ...
+
+
+def save_pretrained(
+    model: nn.Module,
+    folder: Path | str,
+    *,
+    processor: Processor | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+) -> None:
+    """Writes a converted model to a folder from which `load_pretrained` restores it.
+
+    Models of Hugging Face, timm and plain `torch.nn` come back from the folder alone. For a
+    class of your own, `load_pretrained` must be given a new instance of it.
+
+    Args:
+        model: A converted model.
+        folder: Where to; made if need be.
+        processor: The tokenizer or image processor, saved beside the model.
+        model_args: timm alone: the arguments of `create_model` beyond the model's name.
+        classes: Names of the classes, in order; Hugging Face models have them in their own
+            configuration.
+    """
+    folder = Path(folder)
+    layers = converted_layers(model)
+    if not layers:
+        raise UserError("model must have a converted layer; got none. Call convert first.")
+    recipe = describe(model, model_args or {})
+    record = {
+        "format": _FORMAT,
+        "version": version("kepsvgp"),
+        "build": recipe._asdict(),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "layers": {
+            name: {"adapter": type(layer).__name__, "settings": layer.settings}
+            for name, layer in layers.items()
+        },
+        "classes": None if classes is None else list(classes),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    if recipe.library == "transformers":
+        config: Any = model.config
+        config.architectures = [type(model).__name__]
+        config.save_pretrained(folder)
+    if processor is not None:
+        processor.save_pretrained(str(folder))
+    with replacing(folder / WEIGHTS) as temporary:
+        save_model(model, str(temporary))
+    # last: a folder with this file is complete
+    write_json(folder / RECORD, record)
+
+
+def load_pretrained(
+    folder: Path | str,
+    *,
+    model: nn.Module | None = None,
+    adapters: Sequence[Adapter] = (),
+) -> nn.Module:
+    """The converted model that `save_pretrained` wrote, in evaluation mode.
+
+    Args:
+        folder: The folder.
+        model: For a class of your own: an instance of it, not converted.
+        adapters: The adapters it was converted with, where they are your own.
+    """
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        raise UserError(
+            f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
+        )
+    record = read_json(folder / RECORD)
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        raise UserError(
+            f"{folder / RECORD} must have format {_FORMAT}; it was written by another version."
+        )
+    model = build(Build(**record["build"]), folder) if model is None else model
+    model = model.to(getattr(torch, record["dtype"]))
+    by_name = {adapter.__name__: adapter for adapter in (*ADAPTERS, *adapters)}
+    for name, entry in record["layers"].items():
+        if entry["adapter"] not in by_name:
+            raise UserError(
+                f"adapters must include {entry['adapter']}, which converted {name}; it is not "
+                "one of ours."
+            )
+        module = model.get_submodule(name)
+        without_nested_tensors(model, [module])
+        converted = by_name[entry["adapter"]](module, **entry["settings"])
+        model = replace(model, name, converted)
+    try:
+        load_model(model, folder / WEIGHTS)
+    except (FileNotFoundError, SafetensorError, RuntimeError) as error:
+        raise UserError(
+            f"{folder / WEIGHTS} must hold the weights of the model in {RECORD}; it is missing, "
+            f"damaged or of another model ({error}). Save the model again."
+        ) from None
+    return model.eval()

@@ -1,0 +1,51 @@
+"""Conversion of timm's Vision Transformers."""
+
+from torch import Tensor, nn
+
+from kepsvgp.conversion.base import Affine, ConvertedAttention, Source
+from kepsvgp.errors import UserError
+
+
+class ConvertedTimmAttention(ConvertedAttention):
+    """Takes the place of `timm.layers.Attention`."""
+
+    @classmethod
+    def matches(cls, module: nn.Module) -> bool:
+        """Whether `module` is timm's plain attention; told by name, so that timm may be absent."""
+        kind = type(module)
+        return kind.__module__.startswith("timm.") and kind.__name__ == "Attention"
+
+    @classmethod
+    def refusal(cls, module: nn.Module) -> str | None:
+        """Variants that do more to queries, keys or the output than a linear map."""
+        for name in ("q_norm", "k_norm"):
+            if not isinstance(getattr(module, name, nn.Identity()), nn.Identity):
+                return f"it normalises its queries and keys ({name}), which the kernel does itself"
+        if getattr(module, "gate", None) is not None:
+            return "its output is gated by its input"
+        return None
+
+    @classmethod
+    def read(cls, module: nn.Module) -> Source:
+        """The three parts of the packed projection; norm, projection and dropout follow."""
+        packed = module.get_submodule("qkv")
+        assert isinstance(packed, nn.Linear)
+        biases = (None, None, None) if packed.bias is None else packed.bias.chunk(3)
+        weights = packed.weight.chunk(3)
+        query, key, value = (Affine(*pair) for pair in zip(weights, biases, strict=True))
+        names = [name for name in ("norm", "proj", "proj_drop") if hasattr(module, name)]
+        output = nn.Sequential(*(module.get_submodule(name) for name in names))
+        heads = module.num_heads
+        assert isinstance(heads, int)
+        return Source(query, key, value, heads, output)
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """As `timm.layers.Attention`, for images, whose patches are all real."""
+        if attn_mask is not None or is_causal:
+            raise UserError(
+                "attn_mask and is_causal must be left out: this layer was converted, and its "
+                "kernel is one of all patches with all. Leave masked attention unconverted."
+            )
+        return self.attend(x)

@@ -1,0 +1,105 @@
+from collections import Counter
+
+import families
+import pytest
+import torch
+from test_conversion import ConvertedOwnAttention, OwnModel, own_batch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from kepsvgp import KEPAttention, convert, predict
+from kepsvgp.attention import fixed_draws
+from kepsvgp.attention.base import use_draws
+from kepsvgp.conversion.trunk import with_remembered_trunk
+from kepsvgp.prediction import call
+
+
+def plain_loop(model: nn.Module, inputs: object, num_samples: int) -> Tensor:
+    """The whole model once a sample, with the draws that `predict` makes."""
+    model.eval()
+    logits = []
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad(), fixed_draws(model, num_samples, generator=generator) as draws:
+        for sample in range(num_samples):
+            with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
+                logits.append(call(model, inputs))
+    return torch.stack(logits)
+
+
+def predicted(model: nn.Module, inputs: object, num_samples: int) -> Tensor | None:
+    generator = torch.Generator().manual_seed(0)
+    result = predict(model, inputs, num_samples=num_samples, generator=generator, keep_logits=True)
+    return result.logits
+
+
+@pytest.mark.parametrize("layers", [1, 2, [0, 2], "all"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "vit"])
+def test_prediction_equals_the_plain_loop(name: str, layers) -> None:
+    model, batch = families.make(name)
+    convert(model, layers, rank=3, posterior_scale=1.0)
+
+    assert_close(predicted(model, batch, 3), plain_loop(model, batch, 3), rtol=0, atol=0)
+
+
+def test_layers_before_the_first_stochastic_one_run_once() -> None:
+    model, batch = families.make("bert")
+    convert(model, [1], rank=3)
+    calls: Counter[int] = Counter()
+    for index, block in enumerate(model.bert.encoder.layer):
+        block.intermediate.register_forward_hook(lambda *_, i=index: calls.update([i]))
+
+    predicted(model, batch, 5)
+
+    assert calls == {0: 1, 1: 5, 2: 5}
+
+
+def test_hooks_on_remembered_blocks_still_run() -> None:
+    model, batch = families.make("bert")
+    convert(model, rank=3)
+    seen = []
+    model.bert.encoder.layer[0].register_forward_hook(lambda *_: seen.append(1))
+
+    predicted(model, batch, 5)
+
+    assert len(seen) == 5
+
+
+def test_nothing_of_the_model_is_touched() -> None:
+    model = convert(OwnModel(), adapters=[ConvertedOwnAttention])
+    before = [dict(vars(module)) for module in model.modules()]
+
+    with_remembered_trunk(model)(**own_batch())
+
+    assert all(
+        vars(module).keys() == old.keys() and vars(module)["_modules"] is old["_modules"]
+        for module, old in zip(model.modules(), before, strict=True)
+    )
+
+
+class Unusual(nn.Module):
+    """Runs its blocks in another order than it lists them, one of them twice, and in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), KEPAttention(4, 1, rank=2)])
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, late, kep = self.blocks
+        x = first(first(x))
+        x += kep(x)
+        x = late(x)
+        return self.head(x.mean(dim=1))
+
+
+def test_blocks_in_any_order_and_in_place_are_served_rightly() -> None:
+    model, x = Unusual(), torch.randn(3, 5, 4)
+
+    assert_close(predicted(model, x, 4), plain_loop(model, x, 4), rtol=0, atol=0)
+
+
+def test_model_that_is_a_stochastic_layer_is_its_own_copy() -> None:
+    layer = KEPAttention(4, 1)
+
+    assert with_remembered_trunk(layer) is layer
