@@ -116,3 +116,15 @@ def test_read_spectra_names_the_wrong_field(tmp_path) -> None:
 
     with pytest.raises(UserError, match=r"layers\.1\.heads.*kepsvgp inspect"):
         read_spectra(tmp_path)
+
+
+def test_read_spectra_leaves_other_keys_alone(tmp_path) -> None:
+    written = made_spectra(5)
+    written["layers"][1]["posterior"] = {"kl": [1.0, 2.0]}
+    write_json(tmp_path / "inspect.json", written)
+
+    found = read_spectra(tmp_path)
+
+    assert found is not None
+    assert found.layers[1].overlap is not None
+    assert found.layers[1].overlap.left == 0.81

@@ -13,7 +13,10 @@
           "rank": 10,
           "singular_values": [0.41, 0.17, ...],
           "explained": 0.97,
-          "alignment": {"left": [0.99, ...], "right": [0.98, ...]}
+          "alignment": {"left": [0.99, ...], "right": [0.98, ...]},
+          "overlap": {"left": 0.81, "right": 0.77},
+          "chance": {"left": 0.15, "right": 0.15},
+          "findings": []
         }
       ]
     }
@@ -24,6 +27,9 @@ up to one. `rank` is the number s of kept pairs, and `explained` the sum of the 
 values; both are null where the layer keeps no low-rank form. `alignment` compares learnt
 with exact singular directions, one value per kept pair: the mean over examples and heads of
 |⟨learnt, exact⟩| for unit vectors, 1 for the same direction; null where nothing is learnt.
+`overlap` is the share of the exact singular subspace that the learnt one spans, `chance` the
+same for random directions, and `findings` what looks wrong, in words. The last three may be
+absent, and other keys are left alone.
 """
 
 from pathlib import Path
@@ -36,18 +42,29 @@ from kepsvgp.files import read_json
 FILE_NAME = "inspect.json"
 
 
-class Alignment(BaseModel):
+class Section(BaseModel):
+    """A part of the file; it may say more than the page shows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Alignment(Section):
     """Learnt against exact singular directions, one cosine per kept pair."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     left: list[float]
     right: list[float]
 
 
-class LayerSpectrum(BaseModel):
+class Shares(Section):
+    """One number for each side of the pair."""
+
+    left: float
+    right: float
+
+
+class LayerSpectrum(Section):
     """The spectrum of one layer's attention kernel, averaged over examples and heads."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     kind: str
     heads: int = Field(ge=1)
@@ -55,6 +72,9 @@ class LayerSpectrum(BaseModel):
     singular_values: list[float] = Field(min_length=1)
     explained: float | None = Field(default=None, ge=0.0, le=1.0 + 1e-6)
     alignment: Alignment | None = None
+    overlap: Shares | None = None
+    chance: Shares | None = None
+    findings: list[str] = []
 
     @property
     def cumulative(self) -> list[float]:
@@ -67,10 +87,9 @@ class LayerSpectrum(BaseModel):
         return shares
 
 
-class Spectra(BaseModel):
+class Spectra(Section):
     """The content of `inspect.json`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     examples: int = Field(ge=1)
     split: str
     layers: list[LayerSpectrum]

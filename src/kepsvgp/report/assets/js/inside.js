@@ -29,6 +29,8 @@ function kernelSection(mount, view) {
     grid.append(node);
     const learnt = present.filter((run) => run.spectra.layers[index].alignment);
     if (learnt.length) grid.append(alignmentFigure(learnt, index));
+    const findings = present.flatMap((run) => run.spectra.layers[index].findings.map((text) => `${shorten(run.label, 40)}: ${text}`));
+    if (findings.length) node.append(el("ul", { class: "findings" }, ...findings.map((text) => el("li", { text }))));
   }
   return true;
 }
@@ -69,8 +71,13 @@ function alignmentFigure(runs, index) {
       line(c, right.map((y, i) => [i + 1, y]), { class: `${colour(run.model)} faint` });
     }
   });
+  const spans = runs.filter((run) => run.spectra.layers[index].overlap).map((run) => {
+    const { overlap, chance } = run.spectra.layers[index];
+    const random = chance ? ` (random ones ${percent(chance.left, 0)} and ${percent(chance.right, 0)})` : "";
+    return ` ${shorten(run.label, 40)} spans ${percent(overlap.left, 0)} and ${percent(overlap.right, 0)} of the exact directions${random}.`;
+  });
   node.append(
-    el("figcaption", { text: "1 is the same direction. Filled: left (queries); hollow: right (keys)." }),
+    el("figcaption", { text: `1 is the same direction. Filled: left (queries); hollow: right (keys).${spans.join("")}` }),
     numbers(`alignment of layer ${index + 1}`, () => table(`Alignment of layer ${index + 1}`, ["Run and side", "|cosine| of each kept pair"],
       runs.flatMap((run) => ["left", "right"].map((side) => [`${run.label}, ${side}`, run.spectra.layers[index].alignment[side].map((v) => v.toFixed(3)).join("  ")])), "plain")),
   );
