@@ -146,6 +146,22 @@ def test_bootstrap_ood_resamples_both_sets_separately(generator) -> None:
     assert_close(weights[:, 11:].sum(1), torch.full((50,), 7.0).double())
 
 
+def test_bootstrap_ood_takes_the_mean_over_runs(generator) -> None:
+    familiar = torch.randint(5, (5, 11), generator=generator).double()
+    foreign = torch.randint(3, 8, (5, 7), generator=generator).double()
+    found = metrics.paired_bootstrap_ood(
+        familiar[:3], foreign[:3], familiar[3:], foreign[3:], positive="out", num_resamples=50
+    )
+    values = [
+        metrics.ood_metrics(f, o, positive="out") for f, o in zip(familiar, foreign, strict=True)
+    ]
+    for name, interval in found.items():
+        ours, theirs = ([v[name] for v in part] for part in (values[:3], values[3:]))
+        expected = sum(ours) / 3 - sum(theirs) / 2
+        assert interval.difference == pytest.approx(expected, abs=1e-12)
+        assert interval.low <= interval.high
+
+
 def test_bootstrap_refuses_unknown_metrics(case) -> None:
     a, b, labels = case
     with pytest.raises(UserError, match="metrics must be among accuracy"):

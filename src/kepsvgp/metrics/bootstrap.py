@@ -69,32 +69,45 @@ def paired_bootstrap(
 
 
 def paired_bootstrap_ood(
-    in_scores_a: Float[Array, " familiar"],
-    out_scores_a: Float[Array, " foreign"],
-    in_scores_b: Float[Array, " familiar"],
-    out_scores_b: Float[Array, " foreign"],
+    in_scores_a: Float[Array, "*run familiar"],
+    out_scores_a: Float[Array, "*run foreign"],
+    in_scores_b: Float[Array, "*other_run familiar"],
+    out_scores_b: Float[Array, "*other_run foreign"],
     *,
     positive: ood.Side,
     num_resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Interval of A − B for the metrics of `ood_metrics`; both sets are resampled separately."""
-    sides = [
-        _ood_statistic(ood.pooled(*scores, positive))
-        for scores in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b))
-    ]
-    return _intervals(sides, (len(in_scores_a), len(out_scores_a)), num_resamples, level, seed)
+    """Interval of A − B for the metrics of `ood_metrics`; both sets are resampled separately.
+
+    With a leading axis of runs, the metric of a method is the mean over its runs.
+    """
+    sides = []
+    for inside, outside in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b)):
+        pairs = zip(_by_run(inside, 1), _by_run(outside, 1), strict=True)
+        parts = [_ood_statistic(ood.pooled(*pair, positive)) for pair in pairs]
+        sides.append(_mean_over_runs(parts))
+    sizes = (as_tensor(in_scores_a).shape[-1], as_tensor(out_scores_a).shape[-1])
+    return _intervals(sides, sizes, num_resamples, level, seed)
+
+
+def _by_run(values: Array, num_axes: int) -> Tensor:
+    """The values with exactly one leading axis of runs before their own axes."""
+    tensor = as_tensor(values)
+    return tensor.reshape(-1, *tensor.shape[-num_axes:])
 
 
 def _statistic(probs: Array, labels: Array, metrics: Sequence[str]) -> Statistic:
-    runs = as_tensor(probs)
-    runs = runs.flatten(end_dim=-3) if runs.ndim > 2 else runs[None]
-    parts = [_run_statistic(outcome(run, labels), metrics) for run in runs]
+    return _mean_over_runs(
+        [_run_statistic(outcome(run, labels), metrics) for run in _by_run(probs, 2)]
+    )
 
+
+def _mean_over_runs(parts: list[Statistic]) -> Statistic:
     def mean_over_runs(weights: Tensor) -> dict[str, Tensor]:
         values = [part(weights) for part in parts]
-        return {name: torch.stack([v[name] for v in values]).mean(dim=0) for name in metrics}
+        return {name: torch.stack([v[name] for v in values]).mean(dim=0) for name in values[0]}
 
     return mean_over_runs
 
