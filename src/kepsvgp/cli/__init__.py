@@ -5,6 +5,7 @@ import sys
 import typer
 
 from kepsvgp.cli.evaluate import evaluate
+from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.report import report
 from kepsvgp.cli.train import train
 from kepsvgp.errors import UserError
@@ -25,6 +26,7 @@ def _root() -> None:
 
 app.command()(train)
 app.command()(evaluate)
+app.command()(inspect)
 app.command()(report)
 
 
