@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from kepsvgp.cli.data import app as data
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.report import report
@@ -28,6 +29,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(inspect)
 app.command()(report)
+app.add_typer(data)
 
 
 def main() -> None:

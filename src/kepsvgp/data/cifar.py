@@ -167,6 +167,11 @@ def read_classes(root: Path, layout: Layout) -> tuple[str, ...]:
     return names
 
 
+def check_file(root: Path, layout: Layout, name: str) -> None:
+    """Reads a file of the data set and forgets it; a damaged one is an error."""
+    _read(root, layout, name, None)
+
+
 def is_there(root: Path, layout: Layout, name: str) -> bool:
     """Whether a file of the data set is there, in either format."""
     binary = root / layout.binary_folder / f"{name}.bin"

@@ -79,11 +79,12 @@ def list_reviews(root: Path, reviews: int = REVIEWS) -> list[Review]:
     for part in ("train", "test"):
         for label, kind in enumerate(("neg", "pos")):
             folder = store.require(root / FOLDER / part / kind, "imdb")
-            listed += _list_folder(folder, label, reviews)
+            listed += list_folder(folder, label, reviews)
     return listed
 
 
-def _list_folder(folder: Path, label: int, reviews: int) -> list[Review]:
+def list_folder(folder: Path, label: int, reviews: int = REVIEWS) -> list[Review]:
+    """The reviews of one folder, by number; fewer or more than there should be are refused."""
     numbered = []
     with os.scandir(folder) as entries:
         for entry in entries:

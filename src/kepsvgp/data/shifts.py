@@ -46,7 +46,9 @@ def for_images(
         path = official / f"{kind}.npy" if official is not None else None
         if path is not None and config.corruptions == "auto" and path.exists():
             for severity in corruptions.SEVERITIES:
-                makers[f"{kind}/{severity}"] = _official(path, clean, severity, official_size)
+                makers[f"{kind}/{severity}"] = _official(
+                    config, path, clean, severity, official_size
+                )
         else:
             made_here.append(kind)
             for severity in corruptions.SEVERITIES:
@@ -86,10 +88,13 @@ def _generated(
     return make
 
 
-def _official(path: Path, clean: ImageExamples, severity: int, size: int) -> Callable[[], Examples]:
+def _official(
+    config: DataConfig, path: Path, clean: ImageExamples, severity: int, size: int
+) -> Callable[[], Examples]:
     def make() -> ImageExamples:
-        images = store.load_array(store.require(path, path.parent.name.lower()))
-        labels_path = store.require(path.parent / "labels.npy", path.parent.name.lower())
+        data_set = f"{config.name}-c"
+        images = store.load_array(store.require(path, data_set))
+        labels_path = store.require(path.parent / "labels.npy", data_set)
         labels = store.load_array(labels_path)
         expected = (len(corruptions.SEVERITIES) * size, 32, 32, 3)
         if images.dtype != np.uint8 or images.shape != expected:

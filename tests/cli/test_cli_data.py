@@ -1,0 +1,94 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from datafiles import write_cola
+from typer.testing import CliRunner
+from webserver import Behaviour, serving
+
+from kepsvgp.cli import app
+from kepsvgp.data import catalogue
+from kepsvgp.errors import UserError
+
+
+def run(*arguments: str, root: Path):
+    return CliRunner().invoke(app, ["data", *arguments, "--data-root", str(root)])
+
+
+def test_list_says_what_is_here_and_which_file_goes_where(tmp_path: Path) -> None:
+    write_cola(tmp_path, (3, 2, 1))
+    (tmp_path / "cifar-100-python").mkdir()
+
+    shown = run("list", root=tmp_path)
+
+    assert shown.exit_code == 0
+    entries = {entry.split("\n")[0]: entry for entry in shown.stdout.split("\n\n")}
+    assert "yes       cola_public" in entries["cola"]
+    assert "in part   cifar-100-python lacks cifar-100-python/meta" in entries["cifar100"]
+    assert "here      no" in entries["imdb"]
+    assert str(tmp_path / "downloads" / "aclImdb_v1.tar.gz") in entries["imdb"]
+    assert "scikit-learn" in entries["digits"]
+
+
+def test_verify_exits_with_1_for_damage(tmp_path: Path) -> None:
+    assert run("verify", root=tmp_path).exit_code == 0
+    assert run("verify", "cola", root=tmp_path).exit_code == 1
+
+    write_cola(tmp_path, (3, 2, 1))
+    shown = run("verify", root=tmp_path)
+
+    assert shown.exit_code == 1
+    assert "damaged       raw/in_domain_dev.tsv" in shown.stdout
+
+
+def test_fetch_downloads_and_says_so(tmp_path: Path, monkeypatch) -> None:
+    import hashlib
+    import shutil
+
+    write_cola(tmp_path / "source", (3, 2, 1))
+    packed = shutil.make_archive(
+        str(tmp_path / "packed"), "zip", tmp_path / "source", base_dir="cola_public"
+    )
+    content = Path(packed).read_bytes()
+    (cola,) = catalogue.find(["cola"])
+    local = replace(cola, md5=hashlib.md5(content).hexdigest())
+    monkeypatch.setattr(catalogue, "DATA_SETS", (local,))
+    with serving(Behaviour({"/mirror/cola.zip": content}, cut_after=400)) as address:
+        shown = run("fetch", "cola", "--url", f"{address}/mirror/cola.zip", root=tmp_path / "r")
+        again = run("fetch", "cola", root=tmp_path / "r")
+
+    assert shown.exit_code == 0, shown.output
+    assert "cola: fetched in" in shown.stdout
+    assert "cola: already in" in again.stdout
+    assert (tmp_path / "r" / "cola_public" / "raw" / "in_domain_dev.tsv").exists()
+
+
+def test_unknown_name_and_url_for_many_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="got imbd"):
+        raise run("fetch", "imbd", root=tmp_path).exception or AssertionError
+    with pytest.raises(UserError, match="--url is for one data set"):
+        raise run("fetch", "imdb", "cola", "--url", "http://x", root=tmp_path).exception or (
+            AssertionError
+        )
+
+
+def test_fetch_without_a_network_exits_with_2_and_one_message(tmp_path: Path) -> None:
+    # a proxy that nobody answers for stands for a cut cable
+    environment = {**os.environ, "https_proxy": "http://no-such-proxy.invalid:1"}
+    command = [sys.executable, "-m", "kepsvgp", "data", "fetch", "cola"]
+
+    result = subprocess.run(
+        [*command, "--data-root", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert str(tmp_path / "downloads" / "cola_public_1.1.zip") in result.stderr
