@@ -26,6 +26,7 @@ def test_data_config_reads_none_from_a_word() -> None:
         ({"name": "cola", "path": "x.csv"}, "path is for"),
         ({"name": "cola", "split": "paper"}, "split='paper'"),
         ({"name": "cifar10", "encoder": "minilm"}, "encoder is for text"),
+        ({"name": "cola", "encoder": "minilm", "vocabulary": "v.txt"}, "has its own"),
         ({"train_limit": 0}, "train_limit"),
         ({"name": "csv", "path": "x", "val_fraction": 0.5, "test_fraction": 0.6}, "leave"),
     ],

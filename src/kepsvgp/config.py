@@ -94,6 +94,11 @@ class DataConfig(Section):
             raise ValueError(f"split='paper' is for name='imdb' only; got name='{self.name}'.")
         if self.encoder is not None and self.name not in ("imdb", "cola", "csv"):
             raise ValueError(f"encoder is for text only; got it with name='{self.name}'.")
+        if self.encoder is not None and self.vocabulary is not None:
+            raise ValueError(
+                "vocabulary must be left out when an encoder is named, which has its own; "
+                f"got vocabulary={self.vocabulary} with encoder='{self.encoder}'."
+            )
         if self.val_fraction + self.test_fraction >= 1:
             raise ValueError(
                 "val_fraction + test_fraction must leave something to train on; "

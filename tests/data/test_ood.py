@@ -86,7 +86,10 @@ def test_sets_that_are_not_there_are_noted(tmp_path: Path) -> None:
     write_svhn(tmp_path / svhn.FILE)
     some = ood.for_cifar(tmp_path, TINY100)
     assert list(some.makers) == ["svhn", "cifar10"]
-    assert some.notes == ("out-of-distribution set lsun is missing (LSUN_resize/)",)
+    assert some.notes == (
+        "out-of-distribution set svhn is not the official file",
+        "out-of-distribution set lsun is missing (LSUN_resize/)",
+    )
     svhn_digits = some.makers["svhn"]()
     assert (svhn_digits.labels == -1).all()
     assert svhn_digits.normalisation == cifar.CIFAR100.normalisation

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from kepsvgp.config import DataConfig
-from kepsvgp.data import load_benchmark
+from kepsvgp.data import folder, load_benchmark
 from kepsvgp.data.own import stratified_split
 from kepsvgp.errors import UserError
 
@@ -103,6 +103,19 @@ def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
     assert torch.equal(again.train.pixels, used.train.pixels)
     with pytest.raises(UserError, match="must be an image that Pillow can read"):
         load_benchmark(config.model_copy(update={"train_limit": None}))
+
+
+def test_new_images_are_read_as_those_of_the_training_set(tmp_path: Path) -> None:
+    write_images(tmp_path / "p", {"a": 10, "b": 10})
+    benchmark = load_benchmark(DataConfig(name="images", path=tmp_path / "p", root=tmp_path))
+    names = sorted(p for c in "ab" for p in (tmp_path / "p" / c).iterdir())
+    paths = [names[row] for row in benchmark.test.rows.tolist()]
+
+    new = folder.from_files(paths, benchmark.image_shape, benchmark.train.normalisation)
+
+    everything = torch.arange(len(paths))
+    assert torch.equal(new.inputs(everything), benchmark.test.inputs(everything))
+    assert (new.labels == -1).all()
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from kepsvgp.data import store, tokens
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
+from kepsvgp.progress import track
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -138,6 +137,7 @@ def _shape(model: "PreTrainedModel") -> tuple[int, int]:
 def _compute(encoder: Encoder, sequences: Ragged, path: Path) -> None:
     model = load_model(encoder)
     shape = (len(sequences.flat), *_shape(model))
+    store.sweep(path.parent)
     _check_room(path.parent, shape)
     with replacing(path) as temporary:
         array = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
@@ -169,15 +169,8 @@ def _encode(
             f"got sequences of {longest}."
         )
     plan = _batches(sequences)
-    console = Console(stderr=True)
     pad = tokens.padding_id(encoder.tokenizer)
-    steps = track(
-        plan,
-        description="Encoding text",
-        console=console,
-        disable=not console.is_terminal,
-    )
-    for index in steps:
+    for index in track(plan, "encoding text", total=len(plan)):
         positions, mask = sequences.positions(index)
         ids = sequences.flat[positions].long().masked_fill_(~mask, pad)
         with torch.inference_mode():

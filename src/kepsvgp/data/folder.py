@@ -1,5 +1,6 @@
 """The user's own images: one folder per class, each image brought to the same size."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from kepsvgp.config import DataConfig
 from kepsvgp.data import own, pictures, shifts, store
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import Benchmark
-from kepsvgp.data.examples import Normalisation, image_examples
+from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError
 
 
@@ -46,6 +47,21 @@ def load(config: DataConfig) -> Benchmark:
         notes=corrupted.notes,
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
     )
+
+
+def from_files(
+    paths: Sequence[Path], shape: tuple[int, int, int], normalisation: Normalisation
+) -> ImageExamples:
+    """Examples of new images without a class, as a model trained on such images wants them.
+
+    Args:
+        paths: Image files of any size and format.
+        shape: Channels, height and width that the model takes; images are square.
+        normalisation: That of the training set, which a run records.
+    """
+    channels, side, _ = shape
+    pixels = torch.from_numpy(pictures.read_all(paths, side, grayscale=channels == 1))
+    return image_examples(pixels, torch.full((len(pixels),), -1), normalisation)
 
 
 def find_parts(root: Path) -> dict[str, list[tuple[object, str]]]:

@@ -30,6 +30,8 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
     notes = []
     if (root / svhn.FILE).exists():
         makers["svhn"] = lambda: from_svhn(root, normalisation)
+        if (root / svhn.FILE).stat().st_size != svhn.OFFICIAL_BYTES:
+            notes.append("out-of-distribution set svhn is not the official file")
     else:
         notes.append(f"out-of-distribution set svhn is missing ({svhn.FILE})")
     if cifar.is_there(root, other, other.test_file):

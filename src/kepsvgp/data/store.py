@@ -6,6 +6,7 @@ to `generated/` beside them, each file whole or absent, under a name that says w
 
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,9 +73,18 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The array at `path`, mapped; made and written first if it is not there."""
     if not path.exists():
         array = make()
+        sweep(path.parent)
         with replacing(path) as temporary, temporary.open("wb") as stream:
             np.save(stream, array, allow_pickle=False)
     return load_array(path)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what processes that were killed more than a day ago left half written."""
+    yesterday = time.time() - 24 * 3600
+    for path in folder.glob(".*.part"):
+        if path.stat().st_mtime < yesterday:
+            path.unlink(missing_ok=True)
 
 
 def load_array(path: Path) -> np.ndarray:

@@ -11,6 +11,7 @@ from kepsvgp.data import store
 
 FILE = "svhn/test_32x32.mat"
 OFFICIAL_SIZE = 26_032
+OFFICIAL_BYTES = 64_275_384
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray]:

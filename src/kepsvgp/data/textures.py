@@ -50,7 +50,8 @@ def frost(
     smooth = plasma(batch, height, width, 2.0, generator)
     fine = plasma(batch, height, width, 1.4, generator)
     # 1 − |2u − 1| is brightest where the field crosses its middle: a thin line
-    ridges = (1 - (2 * smooth - 1).abs()).pow(3)
+    line = 1 - (2 * smooth - 1).abs()
+    ridges = line * line * line
     down = torch.linspace(0, 1, height)[:, None]
     right = torch.linspace(0, 1, width)
     needles = torch.zeros(batch, 1, height, width)
@@ -58,7 +59,7 @@ def frost(
         angle, phase, pitch = torch.rand(3, batch, 1, 1, 1, generator=generator)
         along = right * (angle * math.pi).cos() + down * (angle * math.pi).sin()
         wave = (2 * math.pi * ((4 + 8 * pitch) * along + phase + smooth)).cos()
-        needles = torch.maximum(needles, wave.clamp(min=0).pow(4))
+        needles = torch.maximum(needles, wave.clamp_(min=0).square_().square_())
     ice = (0.25 + 0.4 * ridges + 0.35 * needles * fine + 0.3 * fine).clamp(0, 1)
     tint = torch.tensor([0.86, 0.95, 1.0]).view(3, 1, 1)
     return ice * tint

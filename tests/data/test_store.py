@@ -1,0 +1,77 @@
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kepsvgp.data import store
+from kepsvgp.errors import UserError
+
+
+def test_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KEPSVGP_DATA", str(tmp_path / "environment"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    assert store.data_root(tmp_path / "argument") == tmp_path / "argument"
+    assert store.data_root() == tmp_path / "environment"
+    monkeypatch.delenv("KEPSVGP_DATA")
+    assert store.data_root() == tmp_path / "cache" / "kepsvgp" / "data"
+
+
+def test_generated_files_leave_a_read_only_root_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert store.generated(tmp_path / "not" / "yet") == tmp_path / "not" / "yet" / "generated"
+
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert store.generated(tmp_path) == tmp_path / "cache" / "kepsvgp" / "generated"
+
+
+def test_key_changes_with_every_part_of_it() -> None:
+    array = np.arange(6, dtype=np.uint8)
+    keys = [
+        store.key(1, "a", array),
+        store.key(2, "a", array),
+        store.key(1, "b", array),
+        store.key(1, "a", array[::-1]),
+        store.key(1, "a", array.reshape(2, 3)),
+        store.key(1, "a", array.astype(np.int8)),
+        store.key("1a", array),
+    ]
+
+    assert len(set(keys)) == len(keys)
+    assert store.key(1, "a", array) == keys[0]
+
+
+def test_cached_array_is_made_once_and_never_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "array.npy"
+
+    def dies() -> np.ndarray:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.cached(path, dies)
+    assert not path.exists()
+    first = store.cached(path, lambda: np.arange(5))
+    assert (store.cached(path, dies) == first).all()
+    # mapped: a change in memory does not reach the file
+    first[0] = 99
+    assert store.load_array(path)[0] == 0
+
+
+def test_sweep_removes_old_halves_only(tmp_path: Path) -> None:
+    old, new, whole = tmp_path / ".a.npy.x.part", tmp_path / ".b.npy.y.part", tmp_path / "c.npy"
+    for path in (old, new, whole):
+        path.write_bytes(b"")
+    long_ago = time.time() - 100_000
+    os.utime(old, (long_ago, long_ago))
+    os.utime(whole, (long_ago, long_ago))
+
+    store.sweep(tmp_path)
+
+    assert {path.name for path in tmp_path.iterdir()} == {new.name, whole.name}
+
+
+def test_missing_file_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="kepsvgp data fetch cola"):
+        store.require(tmp_path / "absent", "cola")
