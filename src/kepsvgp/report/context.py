@@ -317,7 +317,9 @@ def _checkpoints(models: Sequence[Model]) -> TextTable | None:
                 unit = "%" if metric.percent else ""
                 cells.append(metric.text(float(np.mean(values))) + unit if values else "–")
             if any(cell != "–" for cell in cells):
-                rows.append(TextRow(model.label, place % NUM_COLOURS, (name, *cells)))
+                shown_here = name == model.members[0].checkpoint
+                rule = f"{name} (shown)" if shown_here else name
+                rows.append(TextRow(model.label, place % NUM_COLOURS, (rule, *cells)))
     if len(rows) <= len(models):
         return None
     return TextTable(tuple(metric.title for metric in shown), tuple(rows))

@@ -95,10 +95,14 @@ const SECTIONS = {
   examples: examplesSection,
 };
 const ABSENT = {
-  shift: "No shifted test sets were evaluated for these runs.",
-  kernel: "No spectra are stored in these runs. `kepsvgp inspect RUN` writes them.",
-  training: "These runs have no history of their training.",
+  shift: ["No shifted test sets were evaluated for these runs; this does it: ", "kepsvgp evaluate RUN --splits shift"],
+  kernel: ["No spectra are stored in these runs; this writes them: ", "kepsvgp inspect RUN"],
+  training: ["These runs have no history of their training.", ""],
 };
+
+function absent(text, command) {
+  return el("p", { class: "absent" }, text, command ? el("code", { text: command }) : null);
+}
 
 function legend(view) {
   const mount = byId("legend");
@@ -139,8 +143,8 @@ function sections(view) {
   for (const [name, make] of Object.entries(SECTIONS)) {
     const mount = byId(`${name}-body`);
     mount.replaceChildren();
-    if (!hasTest && !(name in ABSENT)) mount.append(el("p", { class: "absent", text: "These runs hold no predictions of the test set; `kepsvgp evaluate` keeps them." }));
-    else if (make(mount, view) === false) mount.append(el("p", { class: "absent", text: ABSENT[name] }));
+    if (!hasTest && !(name in ABSENT)) mount.append(absent("These runs hold no predictions of the test set; this keeps them: ", "kepsvgp evaluate RUN"));
+    else if (make(mount, view) === false) mount.append(absent(...ABSENT[name]));
   }
   for (const f of view.followers) f();
 }
