@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "kepsvgp"
 # within one level, modules may use each other
 ORDER = [
-    {"errors", "files", "progress", "ksvd", "svgp", "metrics", "config", "configfile"},
+    {"errors", "files", "progress", "ksvd", "blocked", "svgp", "metrics", "config", "configfile"},
     {"attention"},
     {"models"},
     {"conversion"},
@@ -27,7 +27,7 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
-MATHS = {"ksvd", "svgp", "metrics", "config"}
+MATHS = {"ksvd", "blocked", "svgp", "metrics", "config"}
 FOUNDATIONS = {"errors", "files"}
 ANYWHERE = {"__init__", "__main__", "integrations"}
 

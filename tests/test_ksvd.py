@@ -95,10 +95,10 @@ def test_scores_at_the_exact_solution_are_scaled_singular_vectors(
 
 def test_objective_is_zero_at_the_exact_solution(generator: torch.Generator) -> None:
     e, r, w_e, w_r, values, _, _ = exact_solution(generator)
-    sums = ksvd.token_sums(e.mT[None, None], r.mT[None, None])
-    # the paper sums over tokens where the penalty takes means: undo that for the identity
-    one_token = ksvd.TokenSums(sums.energy, torch.ones((), dtype=torch.float64))
-    j = ksvd.objective(one_token, values.log()[None], ksvd.mean_trace(w_e[None], w_r[None]))
+    energy = ksvd.sum_of_squares(e.mT[None, None]) + ksvd.sum_of_squares(r.mT[None, None])
+    # the paper sums over tokens where the penalty takes means: one token undoes that
+    one = torch.ones((), dtype=torch.float64)
+    j = ksvd.objective(energy, one, values.log()[None], ksvd.mean_trace(w_e[None], w_r[None]))
     assert_close(j, torch.zeros_like(j), atol=1e-10, rtol=0.0)
 
 

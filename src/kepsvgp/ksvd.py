@@ -10,8 +10,7 @@ and the KSVD of the paper (eq. 11) asks W_e, W_r, Λ for a zero of
     J = ½ Σ eᵀ Λ⁻¹ e + ½ Σ rᵀ Λ⁻¹ r − Tr(W_eᵀ W_r).
 
 K itself is formed only by `attention_kernel`, which serves tests and inspection. Scores are
-kept with the tokens last, `batch head rank token`: every later product runs over tokens or
-rank, and this way none of them copies.
+given with the tokens last, `batch head rank token`; in memory the rank is last.
 """
 
 from collections.abc import Callable
@@ -20,6 +19,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+# Added to squared norms, not a bound on them: the gradient at 0 is then 0 and not NaN.
+EPSILON = 1e-24
 
 
 class FeatureMap(NamedTuple):
@@ -41,8 +43,7 @@ def identity(t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
     """1 / ‖t‖ over the last axis, at least in float32; 0 is mapped to a finite number."""
     t = at_least_float32(t)
-    # added, not clamped: the gradient at t = 0 is 0 and not NaN
-    return (t.square().sum(dim=-1) + 1e-24).rsqrt()
+    return (t.square().sum(dim=-1) + EPSILON).rsqrt()
 
 
 # κ(q, k) = qᵀk / (‖q‖ ‖k‖)
@@ -92,11 +93,30 @@ def landmarks(
 
 
 def landmark_directions(
-    landmark_tokens: Float[Tensor, "batch landmark dim"], weight: Float[Tensor, "head landmark k"]
-) -> Float[Tensor, "batch head feature k"]:
-    """W_{·|X} = X_Mᵀ W, with X_M the head's slice of the landmark tokens."""
-    by_head = landmark_tokens.unflatten(-1, (weight.shape[0], -1))
-    return torch.einsum("b m h f, h m k -> b h f k", by_head, weight)
+    x: Float[Tensor, "batch token dim"],
+    mask: Bool[Tensor, "batch token"] | None,
+    w_e: Float[Tensor, "head landmark rank"],
+    w_r: Float[Tensor, "head landmark rank"],
+) -> Float[Tensor, "batch pair feature rank"]:
+    """W_{·|X} = X_Mᵀ W, with X_M the head's slice of the landmark tokens.
+
+    The directions of both sides, those of all heads for E and then those of all heads for R.
+    """
+    num_heads, num_landmarks, rank = w_e.shape
+    weight = torch.cat([w_e, w_r], dim=-1)
+    if mask is None and num_landmarks >= x.shape[1]:
+        # every token is a landmark, some of them twice: add up its weights, do not copy it
+        full = torch.full((1,), x.shape[1], device=x.device)
+        index = landmark_positions(full, num_landmarks)[0]
+        weight = weight.new_zeros(num_heads, x.shape[1], 2 * rank).index_add(1, index, weight)
+        tokens = x
+    else:
+        tokens = landmarks(x, mask, num_landmarks)
+    by_head = torch.einsum("b m h f -> h m b f", tokens.unflatten(-1, (num_heads, -1)))
+    # one product for each head: (2s × M)(M × batch·f)
+    product = weight.mT @ by_head.flatten(2)
+    parts = product.unflatten(-1, (len(x), -1)).unflatten(1, (2, rank))
+    return torch.einsum("h p s b f -> b p h s f", parts).flatten(1, 2).mT
 
 
 def project(
@@ -105,12 +125,15 @@ def project(
     mask: Bool[Tensor, "batch token"] | None = None,
     feature_map: FeatureMap = COSINE,
 ) -> Float[Tensor, "batch head rank token"]:
-    """Projection scores (φ(t) W)ᵀ; zero at padding."""
+    """Projection scores (φ(t) W)ᵀ; zero at padding.
+
+    Formula by formula; `kepsvgp.cosine` has the same without copies.
+    """
     scale = feature_map.scale(t)
     if mask is not None:
         scale = scale * mask.unsqueeze(1)
-    scores = directions.mT @ feature_map.base(t).mT
-    return scores * scale.unsqueeze(-2).to(scores.dtype)
+    scores = feature_map.base(t) @ directions
+    return (scores * scale.unsqueeze(-1).to(scores.dtype)).mT
 
 
 def dual_directions(
@@ -133,45 +156,25 @@ def dual_directions(
     return (weighted @ feature_map.base(t)).mT
 
 
-class TokenSums(NamedTuple):
-    """What the KSVD terms need from a batch: sums over sequences and tokens, and their number."""
-
-    energy: Float[Tensor, "head rank"]
-    """Σ (e² + r²), by head and component."""
-    num_tokens: Float[Tensor, ""]
-    """Number of real tokens in the batch."""
-
-
-def token_sums(
-    e_scores: Float[Tensor, "batch head rank token"],
-    r_scores: Float[Tensor, "batch head rank token"],
-    mask: Bool[Tensor, "batch token"] | None = None,
-) -> TokenSums:
-    """Sums of the squared scores over a batch; scores are zero at padding already."""
-    e_scores, r_scores = at_least_float32(e_scores), at_least_float32(r_scores)
-    energy = _sum_of_squares(e_scores) + _sum_of_squares(r_scores)
-    if mask is None:
-        count = energy.new_tensor(e_scores.shape[0] * e_scores.shape[-1])
-    else:
-        count = mask.sum().to(energy.dtype)
-    return TokenSums(energy, count)
-
-
-def _sum_of_squares(scores: Tensor) -> Tensor:
-    return scores.square().sum(dim=(0, -1))
+def sum_of_squares(scores: Float[Tensor, "batch head rank token"]) -> Float[Tensor, "head rank"]:
+    """Σ s² over sequences and tokens, at least in float32."""
+    return at_least_float32(scores).square().sum(dim=(0, -1))
 
 
 def objective(
-    sums: TokenSums, log_lambda: Float[Tensor, "head rank"], trace: Float[Tensor, ""]
+    energy: Float[Tensor, "head rank"],
+    num_tokens: Float[Tensor, ""],
+    log_lambda: Float[Tensor, "head rank"],
+    trace: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
     """J = ½ mean Σ_s e²/λ + ½ mean Σ_s r²/λ − Tr(W_eᵀ W_r), means over tokens and heads.
 
-    `trace` is the mean over heads (and sequences) of Tr(W_eᵀ W_r). Zero at the KSVD solution;
-    the penalty is its square.
+    `energy` is Σ (e² + r²) over `num_tokens` real tokens, and `trace` the mean over heads (and
+    sequences) of Tr(W_eᵀ W_r). Zero at the KSVD solution; the penalty is its square.
     """
     num_heads = log_lambda.shape[0]
-    energy = (sums.energy * torch.exp(-at_least_float32(log_lambda))).sum()
-    return 0.5 * energy / (sums.num_tokens.clamp_min(1) * num_heads) - trace
+    weighted = (energy * torch.exp(-at_least_float32(log_lambda))).sum()
+    return 0.5 * weighted / (num_tokens.clamp_min(1) * num_heads) - trace
 
 
 def mean_trace(
@@ -192,7 +195,7 @@ def residual_sums(
     Zero only where the coefficients are singular vectors, which J² does not ensure.
     """
     target = coefficients * torch.exp(at_least_float32(log_lambda)).unsqueeze(-1)
-    return _sum_of_squares(at_least_float32(scores) - target)
+    return sum_of_squares(at_least_float32(scores) - target)
 
 
 def orthonormal_columns(num_heads: int, rows: int, columns: int) -> Float[Tensor, "head k rank"]:

@@ -36,6 +36,7 @@ class PenalisedLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._last_pass: Any = None
+        self._held_draws: Tensor | None = None
 
     def penalties(self) -> Penalties:
         """The terms of the last training pass, which is forgotten by the call."""
@@ -65,7 +66,7 @@ class PenalisedLayer(nn.Module):
         return left_behind
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last_pass": None}
+        return self.__dict__ | {"_last_pass": None, "_held_draws": None}
 
 
 class PenalisedAttention(PenalisedLayer):
@@ -83,12 +84,15 @@ def stochastic_layers(model: nn.Module) -> list[PenalisedLayer]:
 
 
 # Draws in force in this thread, by layer. A context variable and no attribute of the layer, so
-# that threads can predict with one model at the same time.
+# that threads can predict with one model at the same time. Compiled code cannot read context
+# variables, so the layers hold their draws too; a compiled model serves one thread at a time.
 _DRAWS: ContextVar[Mapping[nn.Module, Tensor] | None] = ContextVar("draws", default=None)
 
 
 def draws_of(layer: nn.Module) -> Tensor | None:
     """The draws that `fixed_draws` holds for `layer`, or None."""
+    if torch.compiler.is_compiling():
+        return getattr(layer, "_held_draws", None)
     draws = _DRAWS.get()
     return None if draws is None else draws.get(layer)
 
@@ -97,10 +101,17 @@ def draws_of(layer: nn.Module) -> Tensor | None:
 def use_draws(draws: Mapping[nn.Module, Tensor]) -> Iterator[Mapping[nn.Module, Tensor]]:
     """Within the block, the named layers use these draws and make none of their own."""
     token = _DRAWS.set(draws)
+    _hold(draws)
     try:
         yield draws
     finally:
         _DRAWS.reset(token)
+        _hold({layer: draws_of(layer) for layer in draws})
+
+
+def _hold(draws: Mapping[nn.Module, Tensor | None]) -> None:
+    for layer, u in draws.items():
+        layer._held_draws = u  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Self-attention whose output is a draw from a kernel-eigen pair of sparse variational GPs."""
 
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp import ksvd, svgp
+from kepsvgp import blocked, ksvd, svgp
+from kepsvgp.attention import checks
 from kepsvgp.attention import noise as noise_by_place
 from kepsvgp.attention.base import (
     PenalisedAttention,
@@ -16,8 +17,10 @@ from kepsvgp.attention.base import (
 )
 from kepsvgp.attention.statistics import (
     ScorePair,
+    Statistics,
     ksvd_objective,
     ksvd_residual,
+    score_pair,
     statistics,
     sum_over_processes,
 )
@@ -29,6 +32,14 @@ Projection = Literal["landmark", "free", "dual"]
 Noise = Literal["joint", "token"]
 Branches = Literal["er", "ee", "rr"]
 KSVDLoss = Literal["objective", "residual"]
+
+
+class Pass(NamedTuple):
+    """What a training pass leaves behind for its penalties."""
+
+    statistics: Statistics
+    log_lambda: Float[Tensor, "head rank"]
+    kl: Float[Tensor, ""]
 
 
 class KEPAttention(PenalisedAttention):
@@ -94,15 +105,15 @@ class KEPAttention(PenalisedAttention):
     ) -> None:
         super().__init__()
         num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
-        _check_positive(
+        checks.positive(
             dim=dim, num_heads=num_heads, rank=rank, num_landmarks=num_landmarks,
             num_tokens=1 if num_tokens is None else num_tokens, posterior_scale=posterior_scale,
         )  # fmt: skip
-        _check_choice("merge", merge, Merge)
-        _check_choice("projection", projection, Projection)
-        _check_choice("noise", noise, Noise)
-        _check_choice("branches", branches, Branches)
-        _check_choice("ksvd_loss", ksvd_loss, KSVDLoss)
+        checks.choice("merge", merge, Merge)
+        checks.choice("projection", projection, Projection)
+        checks.choice("noise", noise, Noise)
+        checks.choice("branches", branches, Branches)
+        checks.choice("ksvd_loss", ksvd_loss, KSVDLoss)
         if dim % num_heads != 0:
             raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
         if merge != "add" and num_tokens is None:
@@ -166,16 +177,22 @@ class KEPAttention(PenalisedAttention):
         sequences = x.flatten(0, -3)
         mask_of_each = _repeat_mask(mask, len(sequences))
         pair = self.scores(sequences, mask_of_each)
+        u_tril = svgp.lower_cholesky(self.u_tril_raw)
         if self.training:
-            self.remember(statistics(pair, mask_of_each))
+            # now and not when asked for: parameters may be sharded outside of the forward pass
+            kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
+            self.remember(Pass(statistics(pair, mask_of_each), self.log_lambda.clone(), kl))
         if self.noise == "token":
-            out = self._token_draws(pair, x, num_samples, generator)
-        else:
-            # (*sample batch head token rank) @ (*sample batch|1 head rank width)
-            readout = self._readout(self._draws(x, num_samples, generator))
-            merged = self._merge(pair).mT.unflatten(0, x.shape[:-2])
-            out = merged @ readout.to(merged.dtype) + self._bias()
-        return self.dropout(_join_heads(out))
+            return self.dropout(self._token_draws(pair, u_tril, x, num_samples, generator))
+        readout = self._readout(self._draws(x, u_tril, num_samples, generator))
+        merged = self._merge(pair).mT
+        if num_samples is None:
+            return self.dropout(blocked.read_out(merged, readout, self._bias()))
+        if x.ndim == 3:
+            return self.dropout(blocked.read_out_samples(merged, readout, self._bias()))
+        of_each = readout.repeat_interleave(x.shape[1], dim=0)
+        out = blocked.read_out(merged, of_each, self._bias())
+        return self.dropout(out.unflatten(0, x.shape[:2]))
 
     def posterior_mean(
         self,
@@ -186,7 +203,7 @@ class KEPAttention(PenalisedAttention):
         self._check_inputs(x, mask, None)
         merged = self._merge(self.scores(x, mask)).mT
         readout = self._readout(at_least_float32(self.u_mean))
-        return _join_heads(merged @ readout.to(merged.dtype) + self._bias())
+        return blocked.read_out(merged, readout, self._bias())
 
     def scores(
         self,
@@ -199,16 +216,12 @@ class KEPAttention(PenalisedAttention):
         if self.projection == "dual":
             return self._dual_scores(x, qk, mask)
         # both branches in one product: their directions stand along the axis of the heads
-        weight = torch.cat([self.w_e, self.w_r])
-        trace = ksvd.mean_trace(self.w_e, self.w_r)
         if self.projection == "free":
-            directions = weight
+            directions = torch.cat([self.w_e, self.w_r])
         else:
-            tokens = ksvd.landmarks(x, mask, self.num_landmarks)
-            directions = ksvd.landmark_directions(tokens.repeat(1, 1, 2), weight)
-        both = ksvd.project(qk, directions, mask, self.feature_map)
-        e_scores, r_scores = both.chunk(2, dim=1)
-        return ScorePair(e_scores, r_scores, trace, None)
+            directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r)
+        both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
+        return score_pair(both, ksvd.mean_trace(self.w_e, self.w_r))
 
     def penalties(self) -> Penalties:
         """KL of q(u), and the KSVD penalty of the last training pass.
@@ -217,12 +230,11 @@ class KEPAttention(PenalisedAttention):
         share a batch (`torch.distributed` is initialised), the penalty is that of the whole
         batch, and all of them must call.
         """
-        u_tril = svgp.lower_cholesky(self.u_tril_raw)
-        kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
-        total = sum_over_processes(self.recall())
+        last: Pass = self.recall()
+        total = sum_over_processes(last.statistics)
         if self.ksvd_loss == "residual":
-            return Penalties(kl, ksvd_residual(total))
-        return Penalties(kl, ksvd_objective(total, self.log_lambda))
+            return Penalties(last.kl, ksvd_residual(total))
+        return Penalties(last.kl, ksvd_objective(total, last.log_lambda))
 
     def draw(
         self, num_samples: int, *, generator: torch.Generator | None = None
@@ -230,10 +242,12 @@ class KEPAttention(PenalisedAttention):
         """Draws of the inducing variables u; with `noise="token"`, the seeds of such draws."""
         if self.noise == "token":
             return noise_by_place.draw_seeds(num_samples, generator=generator)
-        return self._draw_inducing(num_samples, generator)
-
-    def _draw_inducing(self, num_draws: int, generator: torch.Generator | None) -> Tensor:
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        return self._draw_inducing(u_tril, num_samples, generator)
+
+    def _draw_inducing(
+        self, u_tril: Tensor, num_draws: int, generator: torch.Generator | None
+    ) -> Tensor:
         u_mean = at_least_float32(self.u_mean)
         return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
 
@@ -247,13 +261,15 @@ class KEPAttention(PenalisedAttention):
         # W_e = Φ_kᵀ H_r / n    W_r = Φ_qᵀ H_e / n
         w_e = ksvd.dual_directions(k, h_r, mask, self.feature_map)
         w_r = ksvd.dual_directions(q, h_e, mask, self.feature_map)
-        e_scores = ksvd.project(q, w_e, mask, self.feature_map)
-        r_scores = ksvd.project(k, w_r, mask, self.feature_map)
-        residual = None
+        both = blocked.project(
+            qk, torch.cat([w_e, w_r], dim=1), mask, self.feature_map, with_energy=self.training
+        )
+        pair = score_pair(both, ksvd.mean_trace(w_e, w_r))
         if self.training and self.ksvd_loss == "residual":
-            residual = ksvd.residual_sums(e_scores, h_e, self.log_lambda)
-            residual = residual + ksvd.residual_sums(r_scores, h_r, self.log_lambda)
-        return ScorePair(e_scores, r_scores, ksvd.mean_trace(w_e, w_r), residual)
+            residual = ksvd.residual_sums(pair.e, h_e, self.log_lambda)
+            residual = residual + ksvd.residual_sums(pair.r, h_r, self.log_lambda)
+            pair = pair._replace(residual=residual)
+        return pair
 
     def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
         """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""
@@ -266,14 +282,15 @@ class KEPAttention(PenalisedAttention):
         return {"er": (e, r), "ee": (e, e), "rr": (r, r)}[self.branches]
 
     def _draws(
-        self, x: Tensor, num_samples: int | None, generator: torch.Generator | None
-    ) -> Float[Tensor, "*draw head rank value"]:
-        """Inducing variables for every sequence (batch …), or every sample (sample 1 …)."""
+        self,
+        x: Tensor,
+        u_tril: Tensor,
+        num_samples: int | None,
+        generator: torch.Generator | None,
+    ) -> Float[Tensor, "draw head rank value"]:
+        """Inducing variables for every sequence, or for every sample."""
         shared = self._shared_draws(num_samples, generator)
-        if shared is None:
-            u = self._draw_inducing(x.shape[:-2].numel(), generator)
-            return u.unflatten(0, x.shape[:-2])
-        return shared if num_samples is None else shared.unsqueeze(1)
+        return self._draw_inducing(u_tril, len(x), generator) if shared is None else shared
 
     def _shared_draws(
         self, num_samples: int | None, generator: torch.Generator | None
@@ -308,6 +325,7 @@ class KEPAttention(PenalisedAttention):
     def _token_draws(
         self,
         pair: ScorePair,
+        u_tril: Tensor,
         x: Tensor,
         num_samples: int | None,
         generator: torch.Generator | None,
@@ -315,10 +333,10 @@ class KEPAttention(PenalisedAttention):
         """Outputs with a draw of u for each token, the same for both branches."""
         seeds = self._shared_draws(num_samples, generator)
         if seeds is None:
-            u = self._draw_inducing(len(pair.e) * x.shape[-2], generator)
+            u = self._draw_inducing(u_tril, len(pair.e) * x.shape[-2], generator)
             u = u.unflatten(0, x.shape[:-1])
         else:
-            u = self._draw_by_position(seeds, x.shape[-2])
+            u = self._draw_by_position(u_tril, seeds, x.shape[-2])
             u = u.unsqueeze(1) if num_samples is not None else u
         whitened = svgp.whiten(self.log_lambda, u)
         values = [
@@ -334,36 +352,17 @@ class KEPAttention(PenalisedAttention):
             merged = values[0] + values[1]
         else:
             merged = self._over_tokens(torch.cat(values, dim=-1))
-        return merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
+        out = merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
+        return out.transpose(-3, -2).flatten(-2)
 
-    def _draw_by_position(self, seeds: Tensor, num_tokens: int) -> Tensor:
+    def _draw_by_position(self, u_tril: Tensor, seeds: Tensor, num_tokens: int) -> Tensor:
         """Inducing variables for every sample and position, whatever the sequence's length."""
-        u_tril = svgp.lower_cholesky(self.u_tril_raw)
         eps = noise_by_place.normal(seeds.to(u_tril.device), num_tokens, *u_tril.shape[:-1])
         return svgp.inducing_from_noise(at_least_float32(self.u_mean), u_tril, eps.to(u_tril))
 
     def _check_inputs(self, x: Tensor, mask: Tensor | None, num_samples: int | None) -> None:
-        if x.ndim not in (3, 4) or x.shape[-1] != self.dim:
-            raise UserError(
-                f"x must have shape (batch, token, {self.dim}) or (sample, batch, token, "
-                f"{self.dim}); got {tuple(x.shape)}."
-            )
-        if x.ndim == 4 and num_samples != x.shape[0]:
-            raise UserError(
-                f"num_samples must be the size of x's sample axis, {x.shape[0]}; got {num_samples}."
-            )
-        if num_samples is not None and num_samples < 1:
-            raise UserError(f"num_samples must be at least 1; got {num_samples}.")
-        if self.merge != "add" and x.shape[-2] != self.num_tokens:
-            raise UserError(
-                f"x must have {self.num_tokens} tokens, as merge={self.merge!r} was built for; "
-                f"got {x.shape[-2]}. merge='add' takes any length."
-            )
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]):
-            raise UserError(
-                f"mask must be bool of shape {tuple(x.shape[-3:-1])}, True at real tokens; "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}."
-            )
+        num_tokens = None if self.merge == "add" else self.num_tokens
+        checks.tokens(x, mask, num_samples, dim=self.dim, num_tokens=num_tokens)
         if self.check_finite and not x.isfinite().all():
             raise UserError("x must be finite; it has NaN or infinite entries.")
 
@@ -375,23 +374,7 @@ class KEPAttention(PenalisedAttention):
         )
 
 
-def _join_heads(out: Float[Tensor, "*batch head token width"]) -> Tensor:
-    return out.transpose(-3, -2).flatten(-2)
-
-
 def _repeat_mask(mask: Tensor | None, num_sequences: int) -> Tensor | None:
     if mask is None or len(mask) == 0:
         return mask
     return mask.repeat(num_sequences // len(mask), 1)
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise UserError(f"{name} must be positive; got {value}.")
-
-
-def _check_choice(name: str, value: str, choices: object) -> None:
-    allowed = get_args(choices)
-    if value not in allowed:
-        raise UserError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")

@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp import ksvd
+from kepsvgp import blocked, ksvd
 from kepsvgp.attention.base import PenalisedAttention, Penalties
 from kepsvgp.attention.statistics import (
     ScorePair,
     ksvd_objective,
+    score_pair,
     statistics,
     sum_over_processes,
 )
@@ -100,13 +101,12 @@ class PrimalAttention(PenalisedAttention):
         """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
         # (batch 2·head token feature): queries of all heads, then keys of all heads
         qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
-        directions = torch.cat([self.w_e, self.w_r])
         if self.projection == "landmark":
-            tokens = ksvd.landmarks(x, mask, self.num_landmarks)
-            directions = ksvd.landmark_directions(tokens.repeat(1, 1, 2), directions)
-        both = ksvd.project(qk, directions, mask, ksvd.COSINE)
-        e_scores, r_scores = both.chunk(2, dim=1)
-        return ScorePair(e_scores, r_scores, ksvd.mean_trace(self.w_e, self.w_r), None)
+            directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r)
+        else:
+            directions = torch.cat([self.w_e, self.w_r])
+        both = blocked.project(qk, directions, mask, with_energy=self.training)
+        return score_pair(both, ksvd.mean_trace(self.w_e, self.w_r))
 
     def penalties(self) -> Penalties:
         """The KSVD penalty of the last training pass, which is forgotten by the call."""

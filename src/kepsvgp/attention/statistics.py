@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kepsvgp import ksvd
+from kepsvgp.blocked import Projected
 
 
 class ScorePair(NamedTuple):
@@ -17,8 +18,19 @@ class ScorePair(NamedTuple):
     r: Float[Tensor, "batch head rank token"]
     trace: Float[Tensor, ""]
     """Tr(W_eᵀ W_r), mean over heads and sequences."""
-    residual: Float[Tensor, "head rank"] | None
+    energy: Float[Tensor, "head rank"] | None = None
+    """Σ (e² + r²) over sequences and tokens, in training."""
+    residual: Float[Tensor, "head rank"] | None = None
     """Σ (e − λ h_e)² + (r − λ h_r)² over sequences and tokens, where it is asked for."""
+
+
+def score_pair(
+    both: Projected, trace: Float[Tensor, ""], residual: Float[Tensor, "head rank"] | None = None
+) -> ScorePair:
+    """The pair from one projection: all heads' scores of E stand before those of R."""
+    e, r = both.scores.chunk(2, dim=1)
+    energy = None if both.energy is None else both.energy.unflatten(0, (2, -1)).sum(dim=0)
+    return ScorePair(e, r, trace, energy, residual)
 
 
 class Statistics(NamedTuple):
@@ -33,11 +45,16 @@ class Statistics(NamedTuple):
 
 def statistics(pair: ScorePair, mask: Bool[Tensor, "batch token"] | None) -> Statistics:
     """The sums of one pass."""
-    sums = ksvd.token_sums(pair.e, pair.r, mask)
-    num_sequences = torch.full_like(sums.num_tokens, len(pair.e))
-    residual = torch.zeros_like(sums.energy) if pair.residual is None else pair.residual
+    assert pair.energy is not None
+    batch, _, _, token = pair.e.shape
+    num_tokens = pair.energy.new_tensor(batch * token) if mask is None else mask.sum()
+    residual = torch.zeros_like(pair.energy) if pair.residual is None else pair.residual
     return Statistics(
-        sums.energy, residual, pair.trace * num_sequences, sums.num_tokens, num_sequences
+        pair.energy,
+        residual,
+        pair.trace * batch,
+        num_tokens.to(pair.energy.dtype),
+        pair.energy.new_tensor(batch),
     )
 
 
@@ -56,9 +73,8 @@ def sum_over_processes(local: Statistics) -> Statistics:
 
 def ksvd_objective(total: Statistics, log_lambda: Float[Tensor, "head rank"]) -> Float[Tensor, ""]:
     """J², the paper's penalty."""
-    sums = ksvd.TokenSums(total.energy, total.num_tokens)
     trace = total.trace / total.num_sequences.clamp_min(1)
-    return ksvd.objective(sums, log_lambda, trace).square()
+    return ksvd.objective(total.energy, total.num_tokens, log_lambda, trace).square()
 
 
 def ksvd_residual(total: Statistics) -> Float[Tensor, ""]:

@@ -1,1 +1,1 @@
-"""Measurements of speed as ratios of two things timed side by side in one run."""
+"""Measurements of speed as ratios of things timed side by side in one run."""

@@ -1,0 +1,143 @@
+"""Contenders take turns, so that whatever else the machine does slows all of them alike.
+
+In a round every contender has one turn of equal length. The ratio of a contender to the
+baseline is taken within each round; the median over rounds is reported, with the quartiles
+as spread. Seconds are reported too, but they belong to the machine and its load.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kepsvgp.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How long one contender took, in each round, for one call."""
+
+    seconds: tuple[float, ...]
+    ratios: tuple[float, ...]
+    """Seconds divided by those of the baseline in the same round."""
+
+    @property
+    def ratio(self) -> float:
+        """Median of the ratios."""
+        return float(np.median(self.ratios))
+
+    def summary(self) -> dict[str, float | list[float]]:
+        """Medians and quartiles, for the table and the JSON file."""
+        return {
+            "ratio": self.ratio,
+            "ratio_quartiles": _quartiles(self.ratios),
+            "seconds": float(np.median(self.seconds)),
+            "seconds_quartiles": _quartiles(self.seconds),
+            "seconds_best": min(self.seconds),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What was compared, and how it ended."""
+
+    name: str
+    baseline: str
+    results: Mapping[str, Result]
+    target: str | None = None
+    """The contender that has a limit to keep, if one has."""
+    limit: float | None = None
+    """The ratio that the target must not exceed."""
+    at_least: bool = False
+    """The limit is a ratio to reach, not one to stay below."""
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the target kept its limit; None where there is no limit."""
+        if self.target is None or self.limit is None:
+            return None
+        ratio = self.results[self.target].ratio
+        return ratio >= self.limit if self.at_least else ratio <= self.limit
+
+    def summary(self) -> dict[str, Any]:
+        """Everything of interest, ready for JSON."""
+        rounds = len(next(iter(self.results.values())).seconds)
+        return {
+            "name": self.name,
+            "baseline": self.baseline,
+            "rounds": rounds,
+            "target": self.target,
+            "limit": self.limit,
+            "at_least": self.at_least,
+            "passed": self.passed,
+            "contenders": {name: result.summary() for name, result in self.results.items()},
+        }
+
+
+def compare(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    baseline: str,
+    rounds: int = 15,
+    turn: float = 0.05,
+    warmup: int = 2,
+) -> dict[str, Result]:
+    """Times all contenders, in turns.
+
+    Args:
+        contenders: What to call, by name.
+        baseline: The contender the ratios refer to.
+        rounds: Number of turns each contender has.
+        turn: Least length of a turn in seconds; quick contenders are called several times.
+        warmup: Untimed calls of each contender before the first round.
+    """
+    if baseline not in contenders:
+        raise UserError(f"baseline must be one of {', '.join(contenders)}; got {baseline!r}.")
+    if rounds < 1:
+        raise UserError(f"rounds must be at least 1; got {rounds}.")
+    calls = {}
+    for name, run in contenders.items():
+        for _ in range(warmup):
+            run()
+        calls[name] = max(1, round(turn / max(_seconds(run, 1), 1e-9)))
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    with _no_garbage_collection():
+        for _ in range(rounds):
+            for name, run in contenders.items():
+                seconds[name].append(_seconds(run, calls[name]))
+    return {
+        name: Result(tuple(own), tuple(a / b for a, b in zip(own, seconds[baseline], strict=True)))
+        for name, own in seconds.items()
+    }
+
+
+def exponent(sizes: list[float], costs: list[float]) -> float:
+    """Slope of log cost against log size, by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def _seconds(run: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls
+
+
+def _quartiles(values: tuple[float, ...]) -> list[float]:
+    return [float(value) for value in np.quantile(values, [0.25, 0.75])]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
