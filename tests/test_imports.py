@@ -17,6 +17,7 @@ ORDER = [
     {"data"},
     {"objective"},
     {"prediction"},
+    {"abstention", "deployment"},
     {"runs", "state", "tensorboard"},
     {"training"},
     {"baselines"},

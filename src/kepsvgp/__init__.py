@@ -5,8 +5,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kepsvgp.abstention import Abstainer as Abstainer
     from kepsvgp.attention import KEPAttention as KEPAttention
     from kepsvgp.conversion import convert as convert
+    from kepsvgp.conversion import load_pretrained as load_pretrained
+    from kepsvgp.conversion import save_pretrained as save_pretrained
     from kepsvgp.objective import LossTerms as LossTerms
     from kepsvgp.objective import loss as loss
     from kepsvgp.prediction import Prediction as Prediction
@@ -17,12 +20,15 @@ __version__ = version("kepsvgp")
 # Public names and where they live. They are imported on first use, so that the command
 # line can print its help without loading torch.
 _PUBLIC = {
+    "Abstainer": "kepsvgp.abstention",
     "KEPAttention": "kepsvgp.attention",
     "LossTerms": "kepsvgp.objective",
     "Prediction": "kepsvgp.prediction",
     "convert": "kepsvgp.conversion",
+    "load_pretrained": "kepsvgp.conversion",
     "loss": "kepsvgp.objective",
     "predict": "kepsvgp.prediction",
+    "save_pretrained": "kepsvgp.conversion",
 }
 __all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,0 +1,94 @@
+"""When not to answer: a threshold on confidence that keeps the error rate below a promise."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from kepsvgp.errors import UserError
+from kepsvgp.files import read_json, write_json
+from kepsvgp.metrics.selective import threshold_for_risk
+from kepsvgp.prediction import Prediction
+
+FILE = "abstainer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Abstainer:
+    """A rule that answers only where the model is confident enough.
+
+    With probability `confidence` over the calibration set, the error rate among the answered
+    examples of the same distribution is at most `max_risk` (selection with guaranteed risk; see
+    `kepsvgp.metrics.selective.threshold_for_risk`). Where no threshold keeps the promise,
+    `threshold` is infinite and nothing is answered.
+    """
+
+    threshold: float
+    """Answer where the probability of the predicted class is at least this."""
+    max_risk: float
+    confidence: float
+    coverage: float
+    """Share of the calibration examples that are answered."""
+    risk: float
+    """Error rate among them."""
+    size: int
+    """Number of calibration examples."""
+
+    @classmethod
+    def fit(
+        cls,
+        prediction: Prediction,
+        labels: Int[Tensor, " example"] | None = None,
+        max_risk: float = 0.05,
+        confidence: float = 0.95,
+    ) -> "Abstainer":
+        """The rule for a promise, from examples that neither trained nor selected the model.
+
+        Args:
+            prediction: The predictions for the calibration examples.
+            labels: Their true labels; those in `prediction` by default.
+            max_risk: Largest error rate among answered examples.
+            confidence: Probability with which that holds.
+        """
+        labels = prediction.labels if labels is None else labels
+        if labels is None or len(labels) != len(prediction):
+            raise UserError(
+                f"labels must be those of the {len(prediction)} predicted examples; got "
+                f"{'none' if labels is None else len(labels)}."
+            )
+        if not 0 < confidence < 1:
+            raise UserError(f"confidence must lie in (0, 1); got {confidence}.")
+        correct = prediction.label == labels
+        found = threshold_for_risk(prediction.confidence, correct, max_risk, delta=1 - confidence)
+        return cls(
+            threshold=found.threshold,
+            max_risk=max_risk,
+            confidence=confidence,
+            coverage=found.coverage,
+            risk=found.risk,
+            size=len(prediction),
+        )
+
+    def abstain(self, prediction: Prediction) -> Bool[Tensor, " example"]:
+        """True where the answer should be withheld."""
+        return ~(prediction.confidence.double() >= self.threshold)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the rule beside a model."""
+        values = asdict(self)
+        # JSON has no infinity
+        values["threshold"] = None if math.isinf(self.threshold) else self.threshold
+        write_json(Path(folder) / FILE, values)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Abstainer":
+        """Reads what `save` wrote."""
+        values = read_json(Path(folder) / FILE)
+        names = {field.name for field in fields(cls)}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise UserError(f"{Path(folder) / FILE} must be a saved Abstainer; fit it again.")
+        if values["threshold"] is None:
+            values["threshold"] = math.inf
+        return cls(**values)

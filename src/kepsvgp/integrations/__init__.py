@@ -1,0 +1,1 @@
+"""The objective inside other people's training loops: `huggingface` and `lightning`."""

@@ -1,0 +1,127 @@
+"""A Hugging Face `Trainer` with the objective, and with Monte Carlo evaluation."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kepsvgp.conversion import converted_layers
+from kepsvgp.errors import UserError
+from kepsvgp.objective import logits_of, loss
+from kepsvgp.prediction import predict
+
+try:
+    from transformers import Trainer
+except ImportError:
+    raise UserError("This needs transformers: pip install 'kepsvgp[hf]'.") from None
+
+
+class KEPTrainer(Trainer):
+    """Fine-tunes a converted classifier on −ELBO plus the KSVD penalty.
+
+    The loss of a micro-batch is a mean, and the trainer divides it by the number of micro-batches
+    of a step: the KL then counts once a step. Evaluation averages Monte Carlo samples, and
+    the logits that `compute_metrics` sees are logarithms of the averaged probabilities.
+
+    Args:
+        args: As of `Trainer`.
+        ksvd_weight: Weight η of the KSVD penalty.
+        kl_weight: Weight β of the KL; 1 is the ELBO.
+        num_train: Number of training examples; the length of `train_dataset` by default.
+        new_learning_rate: Learning rate of the converted layers; that of the rest by default.
+        num_samples: Monte Carlo samples in evaluation.
+        seed: Seed of their draws, the same for every batch.
+        kwargs: As of `Trainer`.
+    """
+
+    # our loss is a mean over the micro-batch, which the trainer has to divide
+    loss_is_scaled_for_ga = False
+
+    def __init__(
+        self,
+        *args: Any,
+        ksvd_weight: float = 0.1,
+        kl_weight: float = 1.0,
+        num_train: int | None = None,
+        new_learning_rate: float | None = None,
+        num_samples: int = 10,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs = False
+        self.ksvd_weight, self.kl_weight = ksvd_weight, kl_weight
+        self.num_train, self.new_learning_rate = num_train, new_learning_rate
+        self.num_samples, self.seed = num_samples, seed
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The objective of a micro-batch; in evaluation mode its cross-entropy alone."""
+        inputs = dict(inputs)
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        smoothing = self.args.label_smoothing_factor
+        if model.training:
+            bare = self.accelerator.unwrap_model(model)
+            total = loss(
+                outputs, labels, bare, num_train=self._num_train(), ksvd_weight=self.ksvd_weight,
+                kl_weight=self.kl_weight, label_smoothing=smoothing,
+            ).total  # fmt: skip
+        else:
+            total = F.cross_entropy(logits_of(outputs), labels, label_smoothing=smoothing)
+        return (total, outputs) if return_outputs else total
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Negative log-likelihood, log-probabilities and labels of one batch."""
+        inputs = dict(self._prepare_inputs(inputs))
+        labels = inputs.pop("labels", None)
+        generator = torch.Generator(self.args.device).manual_seed(self.seed)
+        result = predict(model, inputs, num_samples=self.num_samples, generator=generator)
+        log_probs = result.probs.clamp_min(torch.finfo(result.probs.dtype).tiny).log()
+        nll = None if labels is None else F.nll_loss(log_probs, labels)
+        return (nll, None, None) if prediction_loss_only else (nll, log_probs, labels)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """The trainer's optimizer, with the converted layers in a group of their own."""
+        fresh = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if fresh and self.new_learning_rate is not None:
+            trained = self.model if model is None else model
+            assert isinstance(trained, nn.Module)
+            _split_off_new(optimizer, trained, self.new_learning_rate)
+        return optimizer
+
+    def _num_train(self) -> int:
+        if self.num_train is None:
+            if not hasattr(self.train_dataset, "__len__"):
+                raise UserError(
+                    "num_train must be given: train_dataset has no length, and the KL needs the "
+                    "number of training examples."
+                )
+            self.num_train = len(self.train_dataset)  # pyright: ignore[reportArgumentType]
+        return self.num_train
+
+
+def _split_off_new(
+    optimizer: torch.optim.Optimizer, model: nn.Module, learning_rate: float
+) -> None:
+    """Moves the parameters of converted layers to a last group, without weight decay."""
+    new = {p for layer in converted_layers(model).values() for p in layer.kep.parameters()}
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if p not in new]
+    trained = [p for p in model.parameters() if p in new and p.requires_grad]
+    settings |= {"params": trained, "lr": learning_rate, "weight_decay": 0.0}
+    optimizer.add_param_group(settings)

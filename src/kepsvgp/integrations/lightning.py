@@ -1,0 +1,111 @@
+"""A Lightning module with the objective, and with Monte Carlo validation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kepsvgp.conversion import parameter_groups
+from kepsvgp.errors import UserError
+from kepsvgp.objective import loss
+from kepsvgp.prediction import Prediction, predict
+
+try:
+    from lightning import LightningModule
+except ImportError:
+    raise UserError("This needs lightning: pip install 'kepsvgp[lightning]'.") from None
+
+
+class KEPModule(LightningModule):
+    """Trains any classifier with KEP layers on −ELBO plus the KSVD penalty.
+
+    Batches are `(inputs, labels, …)`, or a mapping with `labels` among its keys. Lightning
+    divides the loss by the number of accumulated batches, so that the KL counts once a step.
+    Override `configure_optimizers` for another optimizer or a schedule.
+
+    Args:
+        model: The classifier.
+        num_train: Number of training examples.
+        ksvd_weight: Weight η of the KSVD penalty.
+        kl_weight: Weight β of the KL; 1 is the ELBO.
+        lr: Learning rate.
+        new_lr: Learning rate of converted layers; the same by default.
+        weight_decay: Weight decay of all but the converted layers.
+        num_samples: Monte Carlo samples in validation, test and prediction.
+        seed: Seed of their draws, the same for every batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_train: int,
+        ksvd_weight: float = 0.1,
+        kl_weight: float = 1.0,
+        lr: float = 1e-4,
+        new_lr: float | None = None,
+        weight_decay: float = 0.0,
+        num_samples: int = 10,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.num_train, self.ksvd_weight, self.kl_weight = num_train, ksvd_weight, kl_weight
+        self.lr, self.new_lr, self.weight_decay = lr, new_lr, weight_decay
+        self.num_samples, self.seed = num_samples, seed
+
+    def forward(self, inputs: Any) -> Any:
+        """The model's own output."""
+        return self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The objective of a batch; its terms are logged as `train/…`."""
+        inputs, labels = _split(batch)
+        terms = loss(
+            self(inputs), labels, self.model, num_train=self.num_train,
+            ksvd_weight=self.ksvd_weight, kl_weight=self.kl_weight,
+        )  # fmt: skip
+        logged = {f"train/{name}": value.detach() for name, value in terms._asdict().items()}
+        self.log_dict(logged, batch_size=len(labels))
+        return terms.total
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Logs `val/nll` and `val/accuracy` of the averaged samples."""
+        self._evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Logs `test/nll` and `test/accuracy` of the averaged samples."""
+        self._evaluate(batch, "test")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """The fields of a batch's `Prediction`; Lightning takes no frozen object."""
+        prediction = self._predict(_split(batch)[0])
+        return {"probs": prediction.probs, "aleatoric": prediction.aleatoric}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW, with the converted layers at a learning rate of their own."""
+        new_lr = self.lr if self.new_lr is None else self.new_lr
+        groups = parameter_groups(
+            self.model, lr=self.lr, new_lr=new_lr, weight_decay=self.weight_decay
+        )
+        return torch.optim.AdamW([group for group in groups if group["params"]])
+
+    def _evaluate(self, batch: Any, stage: str) -> None:
+        inputs, labels = _split(batch)
+        prediction = self._predict(inputs)
+        log_probs = prediction.probs.clamp_min(torch.finfo(prediction.probs.dtype).tiny).log()
+        accuracy = (prediction.label == labels).float().mean()
+        values = {f"{stage}/nll": F.nll_loss(log_probs, labels), f"{stage}/accuracy": accuracy}
+        self.log_dict(values, batch_size=len(labels))
+
+    def _predict(self, inputs: Any) -> Prediction:
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        return predict(self.model, inputs, num_samples=self.num_samples, generator=generator)
+
+
+def _split(batch: Any) -> tuple[Any, Tensor]:
+    if isinstance(batch, Mapping):
+        return {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
+    return batch[0], batch[1]

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp import Abstainer, Prediction
+from kepsvgp.errors import UserError
+from kepsvgp.prediction import entropy
+
+
+def calibrated(num_examples: int, generator: torch.Generator) -> tuple[Prediction, Tensor]:
+    """Two classes whose labels follow the predicted probabilities."""
+    p = torch.rand(num_examples, generator=generator, dtype=torch.float64)
+    probs = torch.stack([1 - p, p], dim=1)
+    labels = (torch.rand(num_examples, generator=generator, dtype=torch.float64) < p).long()
+    return Prediction(probs, entropy(probs)), labels
+
+
+def test_abstainer_keeps_its_promise_on_new_data(generator: torch.Generator) -> None:
+    test, test_labels = calibrated(50_000, generator)
+    broken = 0
+    repeats = 100
+    for _ in range(repeats):
+        rule = Abstainer.fit(*calibrated(300, generator), max_risk=0.15, confidence=0.8)
+        answered = ~rule.abstain(test)
+        risk = (test.label != test_labels)[answered].double().mean().item()
+        broken += risk > 0.15
+    assert broken <= 0.2 * repeats + 3 * math.sqrt(repeats * 0.2 * 0.8)
+
+
+def test_abstainer_answers_the_confident_examples(generator: torch.Generator) -> None:
+    prediction, labels = calibrated(2_000, generator)
+
+    rule = Abstainer.fit(prediction, labels, max_risk=0.1)
+    answered = ~rule.abstain(prediction)
+
+    assert 0 < rule.coverage < 1
+    assert_close(answered.double().mean().item(), rule.coverage)
+    assert prediction.confidence[answered].min() > prediction.confidence[~answered].max()
+
+
+def test_abstainer_withholds_all_where_nothing_keeps_the_promise() -> None:
+    probs = torch.tensor([[0.1, 0.9]] * 50)
+    rule = Abstainer.fit(Prediction(probs, entropy(probs)), torch.zeros(50, dtype=torch.long))
+
+    assert rule.abstain(Prediction(probs, entropy(probs))).all()
+    assert rule.threshold == math.inf
+
+
+@pytest.mark.parametrize("max_risk", [0.1, 1e-6])
+def test_abstainer_survives_its_file(max_risk, generator: torch.Generator, tmp_path) -> None:
+    rule = Abstainer.fit(*calibrated(500, generator), max_risk=max_risk)
+
+    rule.save(tmp_path)
+
+    assert Abstainer.load(tmp_path) == rule
+
+
+def test_abstainer_refuses_missing_labels_and_other_files(generator, tmp_path) -> None:
+    prediction, labels = calibrated(10, generator)
+    with pytest.raises(UserError, match="labels must be those of the 10"):
+        Abstainer.fit(prediction)
+    with pytest.raises(UserError, match="confidence must lie"):
+        Abstainer.fit(prediction, labels, 0.1, 1.0)
+    (tmp_path / "abstainer.json").write_text("{}")
+    with pytest.raises(UserError, match="must be a saved Abstainer"):
+        Abstainer.load(tmp_path)
