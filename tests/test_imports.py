@@ -23,6 +23,7 @@ ORDER = [
     {"baselines"},
     {"bench"},
     {"evaluation"},
+    {"compare"},
     {"experiments"},
     {"report"},
     {"cli"},

@@ -186,7 +186,7 @@ class SvdklConfig(Section):
     """SV-DKL's head, and its second step.
 
     Attributes:
-        num_features: Learnt features, each with a GP of its own.
+        num_features: Learnt features, each with a GP of its own; at least one for each class.
         grid_size: Grid points of each GP.
         softmax_run: Run folder of the softmax model whose weights the second step starts from;
             None trains one first, beside the run.
@@ -194,7 +194,7 @@ class SvdklConfig(Section):
         lr_factor: Learning rate of the second step as a share of the first's.
     """
 
-    num_features: PositiveInt = 32
+    num_features: PositiveInt = 16
     grid_size: int = Field(default=64, ge=8)
     softmax_run: Annotated[Path | None, Optional] = None
     epochs: Limit = None

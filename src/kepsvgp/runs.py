@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -254,6 +254,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         ) from None
     except SafetensorError as error:
         raise UserError(f"{path} must be a safetensors file; it is damaged ({error}).") from None
+
+
+def weights_about(path: Path) -> dict[str, str]:
+    """The words about the weights in a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
 
 
 def input_shape(benchmark: Benchmark) -> InputShape:

@@ -75,8 +75,9 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    initial: Mapping[str, Tensor] | None = None,
     console: Console | None = None,
+    initial: Mapping[str, Tensor] | None = None,
+    schedule: TrainConfig | None = None,
 ) -> RunFolder:
     """Trains a model into a run folder.
 
@@ -87,10 +88,13 @@ def train(
         benchmark: The data that `config.data` names.
         out: The run folder; it must be new, unless the run in it is resumed.
         resume: Continue the run in `out` from its last saved state, if it has one.
-        initial: Weights to start from, by name; those that are not given are drawn.
         console: Where progress is shown; None for nowhere.
+        initial: Weights to start from, for some of the model; the others are those of the seed.
+        schedule: Settings of the loop in the place of `config.train`, for a second step whose
+            configuration is that of the whole.
     """
     run = RunFolder(out)
+    whole, config = config, config.model_copy(update={"train": schedule or config.train})
     with own_randomness(), ExitStack() as stack:
         check_board(enabled=config.train.tensorboard)
         accelerator = make_accelerator(config.train)
@@ -106,8 +110,7 @@ def train(
             attention=parts.attention,
             head=parts.head,
         )
-        if initial is not None:
-            plain.load_state_dict(initial, strict=False)
+        plain.load_state_dict(initial or {}, strict=False)
         adam = Adam(
             plain.parameters(),
             lr=config.train.lr,
@@ -118,7 +121,7 @@ def train(
 
         if accelerator.is_main_process:
             record = make_record(benchmark, sum(p.numel() for p in plain.parameters()))
-            stack.enter_context(run.opened(config, record, resume=resume))
+            stack.enter_context(run.opened(whole, record, resume=resume))
         accelerator.wait_for_everyone()
         position = load_position(run.state_file) or Position()
         if position.history and accelerator.is_main_process:

@@ -92,3 +92,19 @@ def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(UserError, match=r"kepsvgp\[gp\]"):
         importlib.import_module("kepsvgp.models.svdkl")
+
+
+def test_head_starts_from_the_logits_of_a_linear_one(generator: torch.Generator) -> None:
+    linear = torch.nn.Linear(DIM, CLASS).double()
+    head = AdditiveGridGP(DIM, CLASS, num_features=FEATURE, grid_size=GRID).double()
+    head.start_from(linear, scale=4.0, spread=0.1)
+    x = data(generator)
+
+    marginal = head.eval().gp(torch.tanh(head.to_features(x)).mT.unsqueeze(-1))
+
+    # a linear function is interpolated exactly, up to the float32 of the grid
+    expected = 4.0 * torch.tanh(linear(x) / 4.0)
+    assert_close(head.mixing(marginal.mean.mT), expected, rtol=1e-4, atol=1e-5)
+    # GPs of the prior, scaled: M/2 (s² − 1 − log s²) each, and what a line costs under the prior
+    shrunk = CLASS * GRID / 2 * (0.01 - 1 - math.log(0.01))
+    assert shrunk < head.penalties().kl < shrunk + 10 * CLASS

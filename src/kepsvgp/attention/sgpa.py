@@ -199,8 +199,7 @@ class SGPAttention(PenalisedAttention):
         )
         # Attention weights are not normalised: a scale of e⁻⁴ lets some fifty tokens add up to
         # about one. A lengthscale of d^¼ makes the exponent of softmax attention, q·k / √d.
-        log_scale = -4.0 if kernel == "exponential" else 0.0
-        self.log_scale = nn.Parameter(torch.full((num_heads,), log_scale))
+        self.log_scale = nn.Parameter(torch.full((num_heads,), -4.0))
         log_lengthscale = torch.full((num_heads, head_dim), float(head_dim)).log() / 4
         self.log_lengthscale = nn.Parameter(log_lengthscale)
 

@@ -17,6 +17,7 @@ References:
 """
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def fit(
         seed: Seed of a stochastic model's draws.
         device: Where the model is, if not on the CPU.
     """
-    _check_head(model)
+    checked(model)
     features, labels = gather_pooled(model, train_batches, None, seed=seed, device=device)
     curvature = last_layer_curvature(model.head, features[0], labels)
     if prior_precision is None:
@@ -114,7 +115,10 @@ def last_layer_curvature(
 ) -> Curvature:
     """The Kronecker factors of the generalised Gauss-Newton matrix, by laplace-torch."""
     try:
-        from laplace import Laplace
+        with warnings.catch_warnings():
+            # what its own dependencies use is not for our users to mend
+            warnings.simplefilter("ignore")
+            from laplace import Laplace
     except ModuleNotFoundError as error:
         raise UserError(
             f"method 'kfllla' must have laplace-torch; {error.name} is not installed. "
@@ -130,9 +134,11 @@ def last_layer_curvature(
     posterior.fit(DataLoader(TensorDataset(features, labels), batch_size=256))
     (class_values, feature_values), (bias_values,) = posterior.H.eigenvalues
     (class_vectors, feature_vectors), (bias_vectors,) = posterior.H.eigenvectors
-    return Curvature(
+    parts = (
         class_values, class_vectors, feature_values, feature_vectors, bias_values, bias_vectors
-    )
+    )  # fmt: skip
+    # in the order in which they are saved, so that a reloaded method computes to the same bit
+    return Curvature(*(part.contiguous() for part in parts))
 
 
 def logit_variance(
@@ -176,10 +182,12 @@ def best_prior_precision(
     return min(torch.logspace(-3, 3, 100).tolist(), key=nll)
 
 
-def _check_head(model: nn.Module) -> None:
+def checked(model: nn.Module) -> Classifier:
+    """The same model, if it is one that KFLLLA can be fitted to."""
     head = getattr(model, "head", None)
     if not (isinstance(model, Classifier) and isinstance(head, nn.Linear)):
         raise UserError(
             "kfllla must have a classifier of kepsvgp with a linear head; got "
             f"{type(model).__name__} with {type(head).__name__}."
         )
+    return model

@@ -31,14 +31,14 @@ def pooled(
 
     Without `num_samples` a stochastic model has a draw of its own for every example.
     """
-    if not stochastic_layers(model):
-        with evaluating(model):
-            return _features(model, inputs).unsqueeze(0)
     with evaluating(model):
-        if num_samples is None:
-            return _features(model, inputs, generator=generator).unsqueeze(0)
-        with fixed_draws(model, num_samples, generator=generator):
-            return _features(model, inputs, num_samples=num_samples)
+        if num_samples is None or not stochastic_layers(model):
+            features = _features(model, inputs, generator=generator)
+        else:
+            with fixed_draws(model, num_samples, generator=generator):
+                features = _features(model, inputs, num_samples=num_samples)
+    # no sample axis where nothing before the head draws
+    return features if features.ndim == 3 else features.unsqueeze(0)
 
 
 def gather_pooled(

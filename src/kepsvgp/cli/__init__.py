@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from kepsvgp.cli.compare import compare
 from kepsvgp.cli.data import app as data
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
@@ -28,6 +29,7 @@ def _root() -> None:
 app.command()(train)
 app.command()(evaluate)
 app.command()(inspect)
+app.command()(compare)
 app.command()(report)
 app.add_typer(data)
 

@@ -7,7 +7,17 @@ import typer
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A folder that `kepsvgp train` made.")],
+    run: Annotated[
+        list[Path],
+        typer.Argument(help="A folder that `kepsvgp train` made; several for an ensemble."),
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="What to fit on top of the run: temperature, mc_dropout or kfllla; or ensemble. "
+            "The trained model itself by default."
+        ),
+    ] = None,
     splits: Annotated[
         str,
         typer.Option(help="Comma-separated: val, test, shift, ood, all, or one like shift/fog/5."),
@@ -19,26 +29,40 @@ def evaluate(
 ) -> None:
     """Predict sets with a trained run, and measure its accuracy and uncertainty.
 
-    Predictions and metrics go into the run folder.
+    Methods are fitted with the run's training and validation data and kept in its folder, as are
+    predictions and metrics; those of an ensemble in the folder of its first run.
     """
     from rich.console import Console
 
+    from kepsvgp.baselines.methods import get_method, result_name, split_name
     from kepsvgp.cli.results import show_metrics
-    from kepsvgp.evaluation import evaluate, split_names
+    from kepsvgp.errors import UserError
+    from kepsvgp.evaluation import default_device, evaluate, split_names
     from kepsvgp.runs import RunFolder, as_checkpoint
 
-    folder = RunFolder(run)
+    folder, *members = map(RunFolder, run)
     config = folder.config()
+    name = method or config.method
+    if members and split_name(name)[1] != "ensemble":
+        raise UserError(
+            f"method {name!r} must have one run; got {len(run)}. Several make up an ensemble, "
+            "with --method ensemble."
+        )
     chosen = as_checkpoint(checkpoint or config.train.select)
     benchmark = folder.benchmark(data_root)
     names = split_names(benchmark, splits.split(","))
+    console = Console(stderr=True)
+    predictor = get_method(
+        name, folder, benchmark, chosen, members=members, device=default_device(), console=console
+    )
+    title = result_name(config.method, split_name(name)[1])
     evaluate(
         folder,
         benchmark,
-        folder.model(chosen),
-        method=config.method,
+        predictor,
+        method=title,
         checkpoint=chosen,
         splits=names,
-        console=Console(stderr=True),
+        console=console,
     )
-    show_metrics(folder, chosen, config.method, names)
+    show_metrics(folder, chosen, title, names)

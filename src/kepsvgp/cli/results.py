@@ -1,10 +1,12 @@
 """Results as a table on the terminal."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from kepsvgp.compare import Comparison, rows
 from kepsvgp.runs import RunFolder
 
 _COLUMNS = {
@@ -36,3 +38,22 @@ def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[
             table.add_row(name, *(f"{measured[name][metric]:.4f}" for metric in columns))
         console.print(table)
     console.print(f"run folder: {run.path}", highlight=False, soft_wrap=True)
+
+
+def show_comparison(comparison: Comparison, folder: Path) -> None:
+    """Prints one table for each split, a line for each method, in raw units."""
+    console = Console()
+    if not console.is_terminal:
+        # a log or a file has room for whole lines
+        console = Console(width=200)
+    splits = next(iter(comparison.results.values()))
+    for split in splits:
+        columns = _OOD_COLUMNS if split.startswith("ood/") else _COLUMNS
+        runs = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "1 seed"
+        table = Table("method", title=f"{split}, {runs}", title_justify="left")
+        for title in columns.values():
+            table.add_column(title, justify="right", no_wrap=True)
+        for row in rows(comparison, split, list(columns)):
+            table.add_row(*row)
+        console.print(table)
+    console.print(f"runs and compare.json: {folder}", highlight=False, soft_wrap=True)

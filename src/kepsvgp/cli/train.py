@@ -30,11 +30,12 @@ def train(
     """
     from rich.console import Console
 
+    from kepsvgp.baselines.methods import train_method
     from kepsvgp.cli.results import show_metrics
     from kepsvgp.configfile import find_config, load_config
     from kepsvgp.data import load_benchmark
     from kepsvgp.evaluation import evaluate
-    from kepsvgp.training import is_main_process, train
+    from kepsvgp.training import is_main_process
 
     changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
     settings = load_config(config, changes)
@@ -42,7 +43,7 @@ def train(
     folder = out or Path("runs") / name
     console = Console(stderr=True)
     benchmark = load_benchmark(settings.data)
-    run = train(settings, benchmark, folder, resume=resume, console=console)
+    run = train_method(settings, benchmark, folder, resume=resume, console=console)
     if not is_main_process():
         return
     for checkpoint in dict.fromkeys((settings.train.select, "last")):

@@ -159,7 +159,7 @@ def _head(kind: HeadKind, config: ModelConfig, num_classes: int) -> nn.Module:
             return AdditiveGridGP(
                 config.dim,
                 num_classes,
-                num_features=config.svdkl.num_features,
+                num_features=max(config.svdkl.num_features, num_classes),
                 grid_size=config.svdkl.grid_size,
             )
         case _:

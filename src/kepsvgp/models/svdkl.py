@@ -13,6 +13,9 @@ References:
     Wilson et al., 2016, arXiv:1611.00336, section 4.
 """
 
+import warnings
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,8 +24,11 @@ from kepsvgp.attention.base import PenalisedLayer, Penalties, draws_of
 from kepsvgp.errors import UserError
 
 try:
-    import gpytorch
-    from gpytorch.utils.interpolation import Interpolation
+    with warnings.catch_warnings():
+        # what GPyTorch's own dependencies use is not for our users to mend
+        warnings.simplefilter("ignore")
+        import gpytorch
+        from gpytorch.utils.interpolation import Interpolation
 except ModuleNotFoundError as error:
     raise UserError(
         f"method 'svdkl' must have GPyTorch; {error.name} is not installed. "
@@ -63,12 +69,35 @@ class AdditiveGridGP(PenalisedLayer):
     """
 
     def __init__(
-        self, dim: int, num_classes: int, *, num_features: int = 32, grid_size: int = 64
+        self, dim: int, num_classes: int, *, num_features: int = 16, grid_size: int = 64
     ) -> None:
         super().__init__()
         self.to_features = nn.Linear(dim, num_features)
         self.gp = GridGP(num_features, grid_size)
         self.mixing = nn.Linear(num_features, num_classes, bias=False)
+
+    @torch.no_grad()
+    def start_from(self, head: nn.Linear, *, scale: float = 8.0, spread: float = 0.2) -> None:
+        """Makes the mean of the GPs the logits of a trained linear head, softly bounded.
+
+        The first features are its logits in units of `scale`, z_k = tanh(f_k / scale); their GPs
+        have the mean scale · z, standard deviations of `spread` times the prior's, and are mixed
+        as they are. GPs beyond the classes start at the prior, with no weight in the mixture.
+        """
+        num_classes, num_features = self.mixing.weight.shape
+        rows = min(num_classes, num_features)
+        self.to_features.weight[:rows] = head.weight[:rows] / scale
+        self.to_features.bias[:rows] = head.bias[:rows] / scale
+        self.mixing.weight.copy_(torch.eye(num_classes, num_features))
+        self.gp.covar_module.outputscale = scale**2
+        strategy: Any = self.gp.variational_strategy
+        q = strategy._variational_distribution
+        q.chol_variational_covar.copy_(
+            torch.linalg.cholesky(strategy.prior_distribution.covariance_matrix)
+        )
+        q.chol_variational_covar[:rows] *= spread
+        q.variational_mean[:rows] = scale * strategy.grid.squeeze(-1)
+        strategy.variational_params_initialized.fill_(1)
 
     def forward(
         self,

@@ -1,0 +1,193 @@
+"""Methods by name: which trains what, what is fitted on top, and where a run keeps it.
+
+A trained method is what `RunConfig.method` says. A post-hoc method is fitted to a checkpoint of
+a run with its training and validation data, and kept in the run folder; results of, say,
+temperature scaling are called `temperature` on a softmax run and `kep+temperature` on a KEP
+run.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from rich.console import Console
+
+from kepsvgp.baselines import ensemble, kfllla, mc_dropout, msp, sngp, svdkl, temperature
+from kepsvgp.config import Method, RunConfig
+from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.errors import UserError
+from kepsvgp.files import read_json, write_json
+from kepsvgp.prediction import Predictor
+from kepsvgp.progress import track
+from kepsvgp.runs import Checkpoint, RunFolder
+from kepsvgp.training import train
+
+PostHoc = Literal["temperature", "mc_dropout", "kfllla", "ensemble"]
+
+
+def train_method(
+    config: RunConfig,
+    benchmark: Benchmark,
+    out: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> RunFolder:
+    """Trains the method that the configuration names into a run folder; see `training.train`."""
+    match config.method:
+        case "svdkl":
+            return svdkl.fit(config, benchmark, out, resume=resume, console=console)
+        case "sngp":
+            return sngp.fit(config, benchmark, out, resume=resume, console=console)
+        case _:
+            return train(config, benchmark, out, resume=resume, console=console)
+
+
+def split_name(name: str) -> tuple[Method | None, PostHoc | None]:
+    """The trained and the post-hoc method in a name such as `kep`, `kfllla` or `kep+kfllla`."""
+    base, plus, top = name.rpartition("+")
+    if name in get_args(Method):
+        return _one_of(name, Method), None
+    if top in get_args(PostHoc) and (base in get_args(Method) or not plus):
+        return _one_of(base, Method) if plus else None, _one_of(top, PostHoc)
+    raise UserError(
+        f"a method must be one of {', '.join(get_args(Method))}, or one of "
+        f"{', '.join(get_args(PostHoc))}, alone or after a trained one as in kep+temperature; "
+        f"got {name!r}."
+    )
+
+
+def result_name(base: Method, posthoc: PostHoc | None) -> str:
+    """What results of a method are called: post-hoc methods on softmax runs by their own name."""
+    if posthoc is None:
+        return base
+    return posthoc if base == "msp" else f"{base}+{posthoc}"
+
+
+def get_method(
+    name: str,
+    run: RunFolder,
+    benchmark: Benchmark,
+    checkpoint: Checkpoint,
+    *,
+    members: Sequence[RunFolder] = (),
+    device: torch.device | None = None,
+    console: Console | None = None,
+) -> Predictor:
+    """A method on a checkpoint of a run: loaded where it is fitted already, else fitted and saved.
+
+    Args:
+        name: A trained method, which must be the run's, or a post-hoc one.
+        run: The run that the method is fitted to.
+        benchmark: The data of the run; its test set is never looked at.
+        checkpoint: Which weights of the run.
+        members: The other runs of an ensemble.
+        device: Where to predict.
+        console: Where progress is shown; None for nowhere.
+    """
+    config = run.config()
+    base, posthoc = split_name(name)
+    if base not in (None, config.method):
+        raise UserError(
+            f"method {name!r} must be asked of a run of {base!r}; {run.path} is one of "
+            f"{config.method!r}."
+        )
+    direct = _direct(run, checkpoint, device)
+    if posthoc is None:
+        return direct
+    folder = run.method_folder(f"{checkpoint}/{posthoc}")
+    stamp = _stamp([run, *members], checkpoint)
+    if _is_current(folder, stamp):
+        return _load(posthoc, folder, direct, members, checkpoint, device)
+    fitted = _fit(posthoc, run, benchmark, direct, members, checkpoint, device, console)
+    fitted.save(folder)
+    # last, as it says that the rest is there
+    write_json(folder / "fitted.json", stamp)
+    return fitted
+
+
+def _fit(
+    posthoc: PostHoc,
+    run: RunFolder,
+    benchmark: Benchmark,
+    direct: msp.Direct,
+    members: Sequence[RunFolder],
+    checkpoint: Checkpoint,
+    device: torch.device | None,
+    console: Console | None,
+) -> Any:
+    config = run.config()
+
+    def shown(examples: Examples, what: str) -> Any:
+        loader = batches(examples, config.prediction.batch_size, bucket=True)
+        if console is None:
+            return loader
+        return track(loader, f"{posthoc}: {what}", total=len(loader), console=console)
+
+    match posthoc:
+        case "temperature":
+            val = shown(benchmark.val, "validation set")
+            return temperature.fit(direct, val, seed=config.seed, device=device)
+        case "mc_dropout":
+            return mc_dropout.fit(direct.model, num_samples=direct.num_samples)
+        case "kfllla":
+            return kfllla.fit(
+                kfllla.checked(direct.model),
+                shown(benchmark.train, "training set"),
+                shown(benchmark.val, "validation set"),
+                num_samples=direct.num_samples,
+                seed=config.seed,
+                device=device,
+            )
+        case "ensemble":
+            runs = [run, *members]
+            direct_members = [direct, *(_direct(m, checkpoint, device) for m in members)]
+            return ensemble.fit(direct_members, [str(r.path) for r in runs])
+
+
+def _load(
+    posthoc: PostHoc,
+    folder: Path,
+    direct: msp.Direct,
+    members: Sequence[RunFolder],
+    checkpoint: Checkpoint,
+    device: torch.device | None,
+) -> Any:
+    match posthoc:
+        case "temperature":
+            return temperature.load(folder, direct)
+        case "mc_dropout":
+            return mc_dropout.load(folder, direct.model)
+        case "kfllla":
+            return kfllla.load(folder, kfllla.checked(direct.model))
+        case "ensemble":
+            others = [_direct(member, checkpoint, device) for member in members]
+            return ensemble.load(folder, [direct, *others])
+
+
+def _direct(run: RunFolder, checkpoint: Checkpoint, device: torch.device | None) -> msp.Direct:
+    prediction = run.config().prediction
+    model = run.model(checkpoint).to(device)
+    return msp.fit(model, num_samples=prediction.num_samples, average=prediction.average)
+
+
+def _stamp(runs: Sequence[RunFolder], checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a fitted method depends on: the weights of its runs, and how they are asked."""
+    return {
+        "weights": [
+            hashlib.sha256(run.weights_file(checkpoint).read_bytes()).hexdigest() for run in runs
+        ],
+        "prediction": runs[0].config().prediction.model_dump(),
+    }
+
+
+def _is_current(folder: Path, stamp: dict[str, Any]) -> bool:
+    path = folder / "fitted.json"
+    return path.exists() and read_json(path) == stamp
+
+
+def _one_of(name: str, kind: Any) -> Any:
+    assert name in get_args(kind)
+    return name

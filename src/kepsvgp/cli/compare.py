@@ -1,0 +1,57 @@
+"""`kepsvgp compare`: methods side by side on one data set."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped one.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.epochs=5."),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: msp, kep, sgpa, primal, sngp, svdkl; temperature, mc_dropout, "
+            "kfllla, ensemble; or both as in kep+temperature."
+        ),
+    ] = "msp,temperature,mc_dropout,kep,kep+temperature",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every trained method.")] = 1,
+    splits: Annotated[
+        str,
+        typer.Option(help="Comma-separated: val, test, shift, ood, or one like shift/fog/5."),
+    ] = "test",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs; runs/compare-<config> by default.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets, for data.root.")
+    ] = None,
+) -> None:
+    """Train, fit and measure several methods on the same splits, and print one table.
+
+    What is there already is not done again, so methods and seeds can be added later.
+    """
+    from rich.console import Console
+
+    from kepsvgp.cli.results import show_comparison
+    from kepsvgp.compare import compare
+    from kepsvgp.configfile import find_config, load_config
+    from kepsvgp.data import load_benchmark
+
+    changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
+    settings = load_config(config, changes)
+    folder = out or Path("runs") / f"compare-{find_config(config).stem}"
+    comparison = compare(
+        settings,
+        load_benchmark(settings.data),
+        folder,
+        methods=methods.split(","),
+        num_seeds=seeds,
+        splits=splits.split(","),
+        console=Console(stderr=True),
+    )
+    show_comparison(comparison, folder)
