@@ -306,10 +306,11 @@ def test_shift_section_shows_stored_values(tab, digits_runs) -> None:
 
     rows = tab.rows("#shift-body details .scroll")
 
-    for kind, *texts in rows[:2]:
+    names = {"unshifted": "test", "fog": "shift/fog/5", "gaussian noise": "shift/gaussian_noise/5"}
+    assert [kind for kind, *_ in rows] == list(names)
+    for kind, *texts in rows:
         for model, text in zip(comparison.models, texts, strict=True):
-            values = model.values(f"shift/{kind.replace(' ', '_')}/5", "accuracy")
-            assert text == f"{100 * np.mean(values):.2f}%"
+            assert text == f"{100 * np.mean(model.values(names[kind], 'accuracy')):.2f}%"
 
 
 def test_every_picture_has_a_text_and_numbers(tab) -> None:

@@ -26,7 +26,7 @@ NAMES = {
     "temperature": "Temperature scaling",
 }
 # what may differ between two seeds of one model
-PER_RUN = ("seed", "versions", "out", "name", "device", "resume")
+PER_RUN = ("seed", "data.root", "train.device", "train.tensorboard", "train.save_steps")
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,11 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    config = {key: value for key, value in run.config.items() if key not in PER_RUN}
-    return {key: value for key, value in flat(config).items() if key.split(".")[-1] not in PER_RUN}
+    return {
+        key: value
+        for key, value in flat(run.config).items()
+        if key not in PER_RUN and not key.startswith("versions.")
+    }
 
 
 def name_of(trained: str, method: str) -> str:

@@ -89,7 +89,7 @@ function drawRisk(host, width, view) {
     xLabel: "coverage: share of inputs answered", yLabel: "risk: wrong among answered",
     label: `Risk–coverage curves of ${models.length} models; the table beside shows the chosen point.`,
   });
-  const clip = svg("clipPath", { id: "risk-clip" }, svg("rect", { x: c.left, y: 0, width: c.width - c.left - c.right, height: c.height - c.bottom + 1 }));
+  const clip = svg("clipPath", { id: "risk-clip" }, svg("rect", { x: c.left, y: c.top, width: c.width - c.left - c.right, height: c.height - c.bottom - c.top + 2 }));
   c.root.append(svg("defs", {}, clip));
   for (const [m, model] of models) {
     for (const run of model.runs) {

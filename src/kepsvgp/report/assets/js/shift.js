@@ -54,8 +54,12 @@ function shiftValues(model, splits, metric, severity) {
   return complete.length === chosen.length && chosen.length ? range(model.runs.length).map((i) => mean(complete.map((values) => values[i]))) : [];
 }
 
-function drawBars(host, width, view, sets, metric, severity) {
+// every kind of shift, after the unshifted test set to compare with
+const withTest = (sets) => new Map([["unshifted", new Map([[null, "test"]])], ...sets]);
+
+function drawBars(host, width, view, shifted, metric, severity) {
   const models = view.models();
+  const sets = withTest(shifted);
   const kinds = [...sets.keys()];
   const bar = models.length > 6 ? 6 : 9;
   const row = models.length * (bar + 1) + 10;
@@ -66,7 +70,7 @@ function drawBars(host, width, view, sets, metric, severity) {
   const c = chart(host, width, {
     left, height, top: 4, x: [0, most * 1.02], y: [0, 1], xLabel: metric.title + (metric.percent ? " (share)" : ""), percentX: false,
     xText: metric.percent ? (v) => percent(v, 0) : undefined,
-    label: `${metric.title} of ${models.length} models on ${kinds.length} kinds of shift; the numbers are in the table below.`,
+    label: `${metric.title} of ${models.length} models on ${kinds.length - 1} kinds of shift; the numbers are in the table below.`,
   });
   c.root.querySelectorAll(".axes .grid, .axes text[text-anchor=end]").forEach((node) => node.remove());
   kinds.forEach((kind, k) => {
@@ -87,7 +91,7 @@ function drawBars(host, width, view, sets, metric, severity) {
   });
 }
 
-function severityMeans(model, sets, metric, severity, bench) {
+function severityMeans(model, sets, metric, severity) {
   if (severity === 0) return mean(model.metrics.test?.[metric.key] ?? []);
   const kinds = [...sets.values()].filter((splits) => splits.has(severity));
   const means = kinds.map((splits) => mean(model.metrics[splits.get(severity)]?.[metric.key] ?? []));
@@ -111,8 +115,9 @@ function drawSeverity(host, width, view, sets, metric, severities) {
   });
 }
 
-function shiftTable(view, sets, metric, severity) {
+function shiftTable(view, shifted, metric, severity) {
   const models = view.models();
+  const sets = withTest(shifted);
   const rows = [...sets.keys()].map((kind) => [kind.replaceAll("_", " "), ...models.map(([, model]) => metricText(metric, mean(shiftValues(model, sets.get(kind), metric, severity))))]);
   return table(`${metric.title} by kind of shift`, ["Shift", ...models.map(([, model]) => model.label)], rows, "plain");
 }
