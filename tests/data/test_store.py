@@ -1,5 +1,7 @@
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +61,7 @@ def test_cached_array_is_made_once_and_never_in_part(tmp_path: Path) -> None:
     assert store.load_array(path)[0] == 0
 
 
-def test_sweep_removes_old_halves_only(tmp_path: Path) -> None:
+def test_old_halves_are_removed_with_the_next_file(tmp_path: Path) -> None:
     old, new, whole = tmp_path / ".a.npy.x.part", tmp_path / ".b.npy.y.part", tmp_path / "c.npy"
     for path in (old, new, whole):
         path.write_bytes(b"")
@@ -67,11 +69,28 @@ def test_sweep_removes_old_halves_only(tmp_path: Path) -> None:
     os.utime(old, (long_ago, long_ago))
     os.utime(whole, (long_ago, long_ago))
 
-    store.sweep(tmp_path)
+    store.cached(tmp_path / "d.npy", lambda: np.arange(2))
 
-    assert {path.name for path in tmp_path.iterdir()} == {new.name, whole.name}
+    assert {path.name for path in tmp_path.iterdir()} == {new.name, whole.name, "d.npy"}
 
 
 def test_missing_file_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="kepsvgp data fetch cola"):
         store.require(tmp_path / "absent", "cola")
+
+
+def test_file_that_several_want_is_made_once(tmp_path: Path) -> None:
+    made = []
+
+    def make() -> np.ndarray:
+        made.append(threading.get_ident())
+        time.sleep(0.2)
+        return np.arange(3)
+
+    # the lock belongs to an open file, so threads compete for it as processes do
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: store.cached(tmp_path / "a.npy", make), range(4)))
+
+    assert all((result == np.arange(3)).all() for result in results)
+    assert len(made) == 1
+    assert not list(tmp_path.glob(".*"))

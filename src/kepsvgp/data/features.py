@@ -23,7 +23,6 @@ from torch import Tensor
 from kepsvgp.data import store, tokens
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
-from kepsvgp.files import replacing
 from kepsvgp.progress import track
 
 if TYPE_CHECKING:
@@ -111,8 +110,7 @@ def contextual_features(
 ) -> Float[Tensor, "token layer width"]:
     """The features of all tokens, mapped from `path`; computed first if it is not there."""
     flat = sequences.flat
-    if not path.exists():
-        _compute(encoder, sequences, path)
+    store.once(path, lambda temporary: _compute(encoder, sequences, temporary))
     features = torch.from_numpy(store.load_array(path))
     if features.dtype != torch.float16 or features.ndim != 3 or len(features) != len(flat):
         came = f"it is {features.dtype} {tuple(features.shape)}"
@@ -137,17 +135,14 @@ def _shape(model: "PreTrainedModel") -> tuple[int, int]:
 def _compute(encoder: Encoder, sequences: Ragged, path: Path) -> None:
     model = load_model(encoder)
     shape = (len(sequences.flat), *_shape(model))
-    store.sweep(path.parent)
     _check_room(path.parent, shape)
-    with replacing(path) as temporary:
-        array = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
-        for rows, features in _encode(model, encoder, sequences):
-            array[rows.numpy()] = features.numpy()
-        array.flush()
+    array = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    for rows, features in _encode(model, encoder, sequences):
+        array[rows.numpy()] = features.numpy()
+    array.flush()
 
 
 def _check_room(folder: Path, shape: tuple[int, ...]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     needed, free = 2 * math.prod(shape), shutil.disk_usage(folder).free
     if needed > 0.9 * free:
         raise UserError(

@@ -7,13 +7,20 @@ to `generated/` beside them, each file whole or absent, under a name that says w
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
+
+try:
+    import fcntl
+except ImportError:
+    # not on Windows
+    fcntl = None
 
 
 def user_cache() -> Path:
@@ -69,17 +76,53 @@ def key(*parts: object) -> str:
     return digest.hexdigest()[:16]
 
 
+def once(path: Path, write: Callable[[Path], None]) -> None:
+    """Has `write` make the file, unless it is there: as a whole, by one process at a time.
+
+    Args:
+        path: The file.
+        write: Writes the content to the path it is given, which then gets its name.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        # another process may have made it while this one waited
+        if not path.exists():
+            _sweep(path.parent)
+            with replacing(path) as temporary:
+                write(temporary)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits for other processes on this machine that make the same file."""
+    if fcntl is None:
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as stream:
+        # some network drives have no locks: then each process does the work, and no harm is done
+        with suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The array at `path`, mapped; made and written first if it is not there."""
-    if not path.exists():
-        array = make()
-        sweep(path.parent)
-        with replacing(path) as temporary, temporary.open("wb") as stream:
-            np.save(stream, array, allow_pickle=False)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as stream:
+            np.save(stream, make(), allow_pickle=False)
+
+    once(path, write)
     return load_array(path)
 
 
-def sweep(folder: Path) -> None:
+def _sweep(folder: Path) -> None:
     """Removes what processes that were killed more than a day ago left half written."""
     yesterday = time.time() - 24 * 3600
     for path in folder.glob(".*.part"):

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from kepsvgp.data import store
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
-from kepsvgp.files import replacing
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -128,10 +127,12 @@ def tokenize(tokenizer: "Tokenizer", texts: Iterable[str], max_length: int) -> R
 
 def cached_tokens(path: Path, make: Callable[[], Ragged]) -> Ragged:
     """The tokens at `path`, mapped; made and written first if the file is not there."""
-    if not path.exists():
+
+    def write(temporary: Path) -> None:
         made = make()
-        with replacing(path) as temporary:
-            save_file({"flat": made.flat, "offsets": made.offsets}, temporary)
+        save_file({"flat": made.flat, "offsets": made.offsets}, temporary)
+
+    store.once(path, write)
     try:
         content = load_file(path)
         return Ragged(content["flat"], content["offsets"])
