@@ -30,7 +30,7 @@ class Result:
         """Median of the ratios."""
         return float(np.median(self.ratios))
 
-    def summary(self) -> dict[str, float | list[float]]:
+    def summary(self) -> dict[str, Any]:
         """Medians and quartiles, for the table and the JSON file."""
         return {
             "ratio": self.ratio,
@@ -42,40 +42,57 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """A ratio that a contender must keep."""
+
+    contender: str
+    must: float
+    wish: float | None = None
+    at_least: bool = False
+    """The ratio must be reached, not undercut."""
+
+    def holds(self, ratio: float) -> bool:
+        """Whether a ratio is within the limit."""
+        return ratio >= self.must if self.at_least else ratio <= self.must
+
+
+@dataclass(frozen=True, slots=True)
 class Contest:
     """What was compared, and how it ended."""
 
     name: str
     baseline: str
     results: Mapping[str, Result]
-    target: str | None = None
-    """The contender that has a limit to keep, if one has."""
-    limit: float | None = None
-    """The ratio that the target must not exceed."""
-    at_least: bool = False
-    """The limit is a ratio to reach, not one to stay below."""
+    limit: Limit | None = None
 
     @property
     def passed(self) -> bool | None:
-        """Whether the target kept its limit; None where there is no limit."""
-        if self.target is None or self.limit is None:
-            return None
-        ratio = self.results[self.target].ratio
-        return ratio >= self.limit if self.at_least else ratio <= self.limit
+        """Whether the limit was kept; None where there is none."""
+        return None if self.limit is None else self.limit.holds(self._limited())
 
     def summary(self) -> dict[str, Any]:
         """Everything of interest, ready for JSON."""
-        rounds = len(next(iter(self.results.values())).seconds)
+        limit = self.limit
         return {
             "name": self.name,
             "baseline": self.baseline,
-            "rounds": rounds,
-            "target": self.target,
-            "limit": self.limit,
-            "at_least": self.at_least,
-            "passed": self.passed,
+            "rounds": len(self.results[self.baseline].seconds),
             "contenders": {name: result.summary() for name, result in self.results.items()},
+            "limit": None
+            if limit is None
+            else {
+                "contender": limit.contender,
+                "ratio": self._limited(),
+                "must": limit.must,
+                "wish": limit.wish,
+                "at_least": limit.at_least,
+                "passed": self.passed,
+            },
         }
+
+    def _limited(self) -> float:
+        assert self.limit is not None
+        return self.results[self.limit.contender].ratio
 
 
 def compare(
@@ -83,14 +100,14 @@ def compare(
     *,
     baseline: str,
     rounds: int = 15,
-    turn: float = 0.05,
+    turn: float = 0.1,
     warmup: int = 2,
 ) -> dict[str, Result]:
     """Times all contenders, in turns.
 
     Args:
         contenders: What to call, by name.
-        baseline: The contender the ratios refer to.
+        baseline: The contender that the ratios refer to.
         rounds: Number of turns each contender has.
         turn: Least length of a turn in seconds; quick contenders are called several times.
         warmup: Untimed calls of each contender before the first round.
@@ -109,15 +126,11 @@ def compare(
         for _ in range(rounds):
             for name, run in contenders.items():
                 seconds[name].append(_seconds(run, calls[name]))
+    reference = seconds[baseline]
     return {
-        name: Result(tuple(own), tuple(a / b for a, b in zip(own, seconds[baseline], strict=True)))
+        name: Result(tuple(own), tuple(a / b for a, b in zip(own, reference, strict=True)))
         for name, own in seconds.items()
     }
-
-
-def exponent(sizes: list[float], costs: list[float]) -> float:
-    """Slope of log cost against log size, by least squares."""
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def _seconds(run: Callable[[], object], calls: int) -> float:

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from kepsvgp.cli.bench import bench
 from kepsvgp.cli.compare import compare
 from kepsvgp.cli.data import app as data
 from kepsvgp.cli.evaluate import evaluate
@@ -31,6 +32,7 @@ app.command()(evaluate)
 app.command()(inspect)
 app.command()(compare)
 app.command()(report)
+app.command()(bench)
 app.add_typer(data)
 
 

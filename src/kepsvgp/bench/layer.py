@@ -1,0 +1,126 @@
+"""One attention layer, forward and backward, penalties included."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kepsvgp.attention import KEPAttention, PenalisedAttention, SGPAttention, SoftmaxAttention
+from kepsvgp.attention.kep import Merge
+from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
+from kepsvgp.bench.options import Options
+from kepsvgp.bench.timing import Contest, Limit, compare
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The layer of one of the paper's models, and what its time must not exceed."""
+
+    name: str
+    batch: int
+    tokens: int
+    dim: int
+    heads: int
+    rank: int
+    merge: Merge
+    landmarks: int | None
+    inducing: int
+    """Inducing points of SGPA, as in its paper."""
+    must: float
+    wish: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.merge} (batch {self.batch}, {self.tokens} tokens, width {self.dim}"
+            f", {self.heads} heads, rank {self.rank})"
+        )
+
+
+SHAPES = [
+    Shape("CIFAR", 128, 64, 384, 12, 10, "concat", None, 32, must=0.80, wish=0.6),
+    Shape("IMDB", 32, 512, 128, 8, 10, "add", None, 50, must=0.40, wish=0.25),
+    Shape("CoLA", 32, 32, 256, 4, 5, "add", 10, 5, must=1.00, wish=0.7),
+]
+SMALL = [Shape("small", 2, 8, 24, 2, 3, "concat", None, 4, must=0.80, wish=0.6)]
+
+
+def contests(options: Options) -> Iterator[Contest]:
+    """Every shape, then the compiled layer against the eager one."""
+    shapes = SMALL if options.small else SHAPES
+    for shape in shapes:
+        layers = {
+            "softmax, fused": SoftmaxAttention(shape.dim, shape.heads),
+            "KEP": build(shape, KEPAttention),
+            "softmax, naive": NaiveAttention(shape.dim, shape.heads),
+            "KEP, N × s × s": build(shape, PaperKEPAttention),
+            "SGPA": _sgpa(shape),
+        }
+        x, grad = tensors(shape)
+        results = compare(
+            {name: step(layer, x, grad) for name, layer in layers.items()},
+            baseline="softmax, fused",
+            rounds=options.rounds,
+        )
+        limit = Limit("KEP", shape.must, shape.wish)
+        yield Contest(f"layer: {shape}", "softmax, fused", results, limit)
+    if shutil.which("c++") is not None:
+        for shape in shapes:
+            yield compiled(shape, options)
+
+
+def compiled(shape: Shape, options: Options) -> Contest:
+    """`torch.compile` of the layer against itself."""
+    layer = build(shape, KEPAttention)
+    x, grad = tensors(shape)
+    results = compare(
+        {"eager": step(layer, x, grad), "compiled": step(torch.compile(layer), x, grad)},
+        baseline="eager",
+        rounds=options.rounds,
+    )
+    # one percent of slack: the same speed is within the limit
+    return Contest(f"compiled layer: {shape}", "eager", results, Limit("compiled", 1.01))
+
+
+def build(shape: Shape, kind: type[KEPAttention]) -> KEPAttention:
+    """A KEP layer of this shape."""
+    return kind(
+        shape.dim,
+        shape.heads,
+        rank=shape.rank,
+        merge=shape.merge,
+        num_tokens=shape.tokens,
+        num_landmarks=shape.landmarks,
+    )
+
+
+def _sgpa(shape: Shape) -> SGPAttention:
+    kernel = "ard" if shape.merge == "concat" else "exponential"
+    return SGPAttention(shape.dim, shape.heads, num_inducing=shape.inducing, kernel=kernel)
+
+
+def tensors(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Tokens, which want a gradient as inside a network, and a gradient of the output."""
+    size = (shape.batch, shape.tokens, shape.dim)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(size, generator=generator).requires_grad_()
+    return x, torch.randn(size, generator=generator)
+
+
+def step(layer: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> Callable[[], None]:
+    """Forward and backward of the layer and, where it has penalties, of those."""
+    assert isinstance(layer, nn.Module)
+    # a compiled layer wraps the one that has the penalties
+    plain = getattr(layer, "_orig_mod", layer)
+
+    def run() -> None:
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        heads, grads = [layer(x)], [grad]
+        if isinstance(plain, PenalisedAttention):
+            heads += [term for term in plain.penalties() if term is not None and term.requires_grad]
+            grads += [torch.ones(()) for _ in heads[1:]]
+        torch.autograd.backward(heads, grads)
+
+    return run

@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from kepsvgp.attention import KEPAttention, SoftmaxAttention
+from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
+from kepsvgp.bench.layer import Shape, step
+
+DIM, HEADS, TOKENS = 12, 3, 7
+
+
+def test_naive_attention_equals_the_fused_one() -> None:
+    fused, naive = SoftmaxAttention(DIM, HEADS), NaiveAttention(DIM, HEADS)
+    naive.load_state_dict(fused.state_dict())
+    x = torch.randn(2, TOKENS, DIM)
+    assert_close(naive(x), fused(x))
+
+
+@pytest.mark.parametrize("merge", ["add", "concat"])
+def test_paper_s_layer_equals_ours_without_noise(merge: str) -> None:
+    ours = KEPAttention(DIM, HEADS, rank=4, merge=merge, num_tokens=TOKENS).double()
+    with torch.no_grad():
+        # a standard deviation of e⁻⁴⁰
+        ours.u_tril_raw.diagonal(dim1=-2, dim2=-1).fill_(-40.0)
+    paper = PaperKEPAttention(DIM, HEADS, rank=4, merge=merge, num_tokens=TOKENS).double()
+    paper.load_state_dict(ours.state_dict())
+    x = torch.randn(2, TOKENS, DIM, dtype=torch.float64)
+    assert_close(paper(x), ours(x))
+    assert_close(paper.penalties().ksvd, ours.penalties().ksvd)
+
+
+def test_step_leaves_gradients_of_output_and_penalties() -> None:
+    layer = KEPAttention(DIM, HEADS, rank=4)
+    x = torch.randn(2, TOKENS, DIM, requires_grad=True)
+    step(layer, x, torch.zeros_like(x))()
+    # the output's gradient is zero: what is there comes from the penalties
+    assert layer.w_e.grad is not None
+    assert layer.u_mean.grad is not None
+    assert layer.u_mean.grad.abs().sum() > 0
+
+
+def test_shape_names_its_sizes() -> None:
+    shape = Shape("IMDB", 32, 512, 128, 8, 10, "add", None, 50, 0.4, 0.25)
+    assert str(shape) == "IMDB add (batch 32, 512 tokens, width 128, 8 heads, rank 10)"
