@@ -8,6 +8,7 @@ from report.folders import draw, write_run
 
 from kepsvgp.config import RunConfig
 from kepsvgp.errors import UserError
+from kepsvgp.files import write_json
 from kepsvgp.prediction import Prediction
 from kepsvgp.report.context import benchmark_context, duration
 from kepsvgp.report.examples import Source
@@ -222,6 +223,18 @@ def test_context_lists_other_checkpoints(tmp_path) -> None:
 
     assert table is not None
     assert [row.cells[:2] for row in table.rows][1] == ("last", "50.00%")
+
+
+def test_context_counts_the_models_of_an_ensemble(tmp_path) -> None:
+    splits = {"test": draw(torch.arange(40) % 10)}
+    run = write_run(tmp_path / "a", {"msp": splits, "ensemble": splits}, config=config("msp"))
+    write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
+
+    (comparison,) = compare([run])
+    single, together = benchmark_context(comparison, NO_DATA).cost.rows
+
+    assert single.cells == ("17.5 s", "250 ms", "123,456")
+    assert together.cells == ("17.5 s × 3 models", "250 ms", "123,456 × 3 models")
 
 
 def test_compare_refuses_an_empty_list() -> None:

@@ -280,10 +280,12 @@ def _cost(models: Sequence[Model]) -> TextTable:
         ]
         prediction = model.values("test", "seconds_per_1000")
         parameters = model.members[0].run.parameters
+        together = model.members[0].num_models
+        times = f" × {together} models" if together > 1 else ""
         cells = (
-            duration(float(np.mean(training))) if training else "not recorded",
+            duration(float(np.mean(training))) + times if training else "not recorded",
             duration(float(np.mean(prediction))) if prediction else "not recorded",
-            f"{parameters:,}" if parameters is not None else "not recorded",
+            f"{parameters:,}{times}" if parameters is not None else "not recorded",
         )
         rows.append(TextRow(model.label, place % NUM_COLOURS, cells))
     return TextTable(("Training time", "Prediction per 1,000", "Parameters"), tuple(rows))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kepsvgp.errors import UserError
+from kepsvgp.files import read_json
 from kepsvgp.report.runs import Run, SplitPredictions, read_run
 
 NAMES = {
@@ -46,6 +47,13 @@ class Member:
         """The predictions for a split; None where there are none or they are not finite."""
         found = self.run.predictions(self.checkpoint, self.method, split)
         return found if found is not None and np.isfinite(found.probs).all() else None
+
+    @property
+    def num_models(self) -> int:
+        """How many trained models answer together: more than one in an ensemble."""
+        posthoc = self.method.split("+")[-1]
+        path = self.run.folder / "methods" / self.checkpoint / posthoc / "ensemble.json"
+        return len(read_json(path)["members"]) if path.exists() else 1
 
     @property
     def splits(self) -> list[str]:
