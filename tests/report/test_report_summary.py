@@ -13,7 +13,7 @@ from kepsvgp.prediction import Prediction
 from kepsvgp.report.context import benchmark_context, duration
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import compare, name_of
-from kepsvgp.report.summary import METRICS, metric_table, verdict
+from kepsvgp.report.summary import METRICS, accepted_risk, metric_table, verdict
 
 NO_DATA = Source(None, ())
 
@@ -166,6 +166,22 @@ def test_verdict_coverage_is_the_share_answerable_at_five_percent(digits_runs) -
 
     assert found is not None
     assert found.coverage == pytest.approx(np.mean(shares))
+
+
+@pytest.mark.parametrize(("skill", "risk"), [(2.0, 0.05), (40.0, 0.01)])
+def test_cards_speak_of_a_risk_that_is_not_free(tmp_path, skill, risk) -> None:
+    labels = torch.arange(500) % 10
+    strong = write_run(tmp_path / "strong", one(draw(labels, skill=80.0)))
+    other = {"msp": {"test": draw(labels, skill=skill)}}
+    weaker = write_run(tmp_path / "weaker", other, config=config("msp"))
+
+    (comparison,) = compare([strong, weaker])
+
+    errors = [1 - member.test.correct.mean() for member in comparison.members]
+    assert accepted_risk(comparison) == risk
+    assert (max(errors) <= 0.05) == (risk == 0.01)
+    card = benchmark_context(comparison, NO_DATA).cards[1]
+    assert f"{100 * risk:.0f}%" in card.coverage_says
 
 
 def test_context_says_what_is_missing_and_unequal(tmp_path) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import Comparison, Model
 from kepsvgp.report.summary import (
-    ACCEPTED_RISK,
     METRICS,
     OOD_METRICS,
     Table,
     Verdict,
+    accepted_risk,
     metric_table,
     verdict,
 )
@@ -93,7 +93,8 @@ class BenchmarkContext(NamedTuple):
 
 def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContext:
     """The words and numbers of one benchmark."""
-    verdicts = [verdict(model) for model in comparison.models]
+    risk = accepted_risk(comparison)
+    verdicts = [verdict(model, risk=risk) for model in comparison.models]
     several = max(len(model.members) for model in comparison.models) > 1
     metrics = [m for m in METRICS if m.key != "mcc" or comparison.num_classes == 2]
     return BenchmarkContext(
@@ -152,7 +153,7 @@ def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
     if len(known) > 1:
         doubt = _doubt(model, known[1][1])
         ranks = f" ranks its own mistakes best (AURC {aurc:.4f}{doubt}) and"
-    risk = _share(ACCEPTED_RISK, 0)
+    risk = _share(found.risk, 0)
     answers = (
         f"can answer {_share(found.coverage)} of inputs with at most {risk} errors"
         if found.coverage > 0
@@ -184,7 +185,7 @@ def _card(place: int, model: Model, found: Verdict | None) -> Card:
     if found is None:
         facts = _stored_facts(model)
         return Card(model.label, place % NUM_COLOURS, len(model.members), None, "", "", facts)
-    risk = _share(ACCEPTED_RISK, 0)
+    risk = _share(found.risk, 0)
     if found.coverage >= 1:
         says = f"of inputs answered: its errors stay within {risk} without abstaining"
     elif found.coverage > 0:

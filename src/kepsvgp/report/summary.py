@@ -11,7 +11,8 @@ from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report.curves import coverage_at_risk, ece_of_a_calibrated_model
 from kepsvgp.report.models import Comparison, Member, Model
 
-ACCEPTED_RISK = 0.05
+# the risk that the cards speak of: the first that some model must abstain for
+ACCEPTED_RISKS = (0.05, 0.01)
 
 
 class Metric(NamedTuple):
@@ -117,6 +118,7 @@ class Verdict:
     ece: float
     noise: float
     coverage: float
+    risk: float
     num_seeds: int
 
     @property
@@ -135,16 +137,24 @@ class Verdict:
         return side if self.calibration == "off" else f"slightly {side}"
 
 
-def verdict(model: Model) -> Verdict | None:
+def accepted_risk(comparison: Comparison) -> float:
+    """5%, or 1% where every model stays within 5% without abstaining."""
+    tests = [member.test for member in comparison.members if member.test is not None]
+    errors = [1 - test.correct.mean() for test in tests if len(test.labels)]
+    usual, strict = ACCEPTED_RISKS
+    return strict if errors and max(errors) <= usual else usual
+
+
+def verdict(model: Model, *, risk: float = ACCEPTED_RISKS[0]) -> Verdict | None:
     """The card of a model; None where its predictions were not kept."""
-    parts = [part for member in model.members if (part := _verdict(member)) is not None]
+    parts = [part for member in model.members if (part := _verdict(member, risk)) is not None]
     if not parts:
         return None
     accuracy, confidence, ece, noise, coverage = np.mean(parts, axis=0).tolist()
-    return Verdict(accuracy, confidence, ece, noise, coverage, len(parts))
+    return Verdict(accuracy, confidence, ece, noise, coverage, risk, len(parts))
 
 
-def _verdict(member: Member) -> tuple[float, float, float, float, float] | None:
+def _verdict(member: Member, risk: float) -> tuple[float, float, float, float, float] | None:
     if member.test is None or len(member.test.labels) == 0:
         return None
     confidence, correct = member.test.confidence, member.test.correct
@@ -154,5 +164,5 @@ def _verdict(member: Member) -> tuple[float, float, float, float, float] | None:
         float(confidence.mean(dtype=np.float64)),
         float(metrics.get("ece", math.nan)),
         ece_of_a_calibrated_model(confidence),
-        coverage_at_risk(risk_coverage_curve(confidence, correct), ACCEPTED_RISK),
+        coverage_at_risk(risk_coverage_curve(confidence, correct), risk),
     )
