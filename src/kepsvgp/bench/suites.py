@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-from kepsvgp.bench import growth, layer, metrics_bench, models, start
+from kepsvgp.bench import growth, layer, methods, metrics_bench, models, start
 from kepsvgp.bench.growth import Growth
 from kepsvgp.bench.machine import machine
+from kepsvgp.bench.methods import Costs
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Contest
 
@@ -58,6 +59,7 @@ SUITES: Mapping[str, Callable[[Options], Iterable[Measurement]]] = {
     "train": models.train_contests,
     "predict": models.predict_contests,
     "scaling": growth.measurements,
+    "methods": methods.measurements,
     "metrics": _metrics,
     "start": start.contests,
 }
@@ -75,6 +77,8 @@ def show(measurement: Measurement, console: Console) -> None:
         console.print(_contest_table(measurement))
     elif isinstance(measurement, Growth):
         console.print(_growth_table(measurement))
+    elif isinstance(measurement, Costs):
+        console.print(measurement.table())
     elif isinstance(measurement, Figures):
         table = Table("", "", title=measurement.name, title_justify="left")
         for name, value in measurement.values.items():

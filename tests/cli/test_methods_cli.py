@@ -1,0 +1,73 @@
+import sys
+from pathlib import Path
+
+import pytest
+from cli.test_train import SMALL, call
+
+from kepsvgp.prediction import Prediction
+from kepsvgp.runs import RunFolder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_methods_are_fitted_and_measured_on_top_of_a_run(
+    config, tmp_path, monkeypatch, capsys
+) -> None:
+    out = tmp_path / "run"
+    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
+    run = RunFolder(out)
+
+    for method in ("temperature", "kfllla", "kep+mc_dropout"):
+        assert call(monkeypatch, "evaluate", out, "--method", method, "--splits", "test") == 0
+        name = f"kep+{method.removeprefix('kep+')}"
+        assert name in capsys.readouterr().out
+        assert run.metrics()["score"][name].keys() == {"test"}
+        first = Prediction.load(run.predictions_file("score", name, "test"))
+        # once more, from what was saved
+        assert call(monkeypatch, "evaluate", out, "--method", method, "--splits", "test") == 0
+        again = Prediction.load(run.predictions_file("score", name, "test"))
+        assert first.probs.equal(again.probs)
+
+
+def test_evaluate_refuses_what_it_cannot_mean(config, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "run"
+    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
+
+    for arguments, message in (
+        ((out, "--method", "platt"), "a method must be one of msp, kep"),
+        ((out, "--method", "sgpa+temperature"), "must be asked of a run of 'sgpa'"),
+        ((out, out, "--method", "temperature"), "must have one run; got 2"),
+        ((out, "--method", "ensemble"), "at least two members"),
+    ):
+        assert call(monkeypatch, "evaluate", *arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_compare_prints_one_table(config, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "comparison"
+    methods = "msp,ensemble,kep,kep+temperature"
+
+    arguments = ("--methods", methods, "--seeds", 2, "--out", out, "--splits", "test,ood")
+    assert call(monkeypatch, "compare", config, "train.epochs=1", *arguments) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    for method in methods.split(","):
+        # once for the test set, once for the photographs
+        assert sum(f" {method} " in line for line in lines) == 2
+    assert (out / "compare.json").is_file()
+    assert {p.name for p in out.iterdir() if p.is_dir()} == {"msp-0", "msp-1", "kep-0", "kep-1"}
+
+
+@pytest.mark.parametrize("extra", ["laplace"])
+def test_missing_library_ends_in_one_message(config, tmp_path, monkeypatch, capsys, extra) -> None:
+    out = tmp_path / "run"
+    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
+    monkeypatch.setitem(sys.modules, extra, None)
+
+    assert call(monkeypatch, "evaluate", out, "--method", "kfllla") == 2
+    assert "pip install 'kepsvgp[laplace]'" in capsys.readouterr().err
