@@ -3,10 +3,11 @@ import torch
 from torch.testing import assert_close
 
 from kepsvgp.config import RunConfig
-from kepsvgp.configfile import parse_config
+from kepsvgp.configfile import CONFIG_SUM, parse_config
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate, split_names
+from kepsvgp.files import checksum, write_json
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
 from kepsvgp.prediction import Prediction
 from kepsvgp.runs import RunFolder
@@ -42,6 +43,13 @@ def run(digits, tmp_path_factory) -> RunFolder:
     return train(config(), digits, tmp_path_factory.mktemp("runs") / "run")
 
 
+def reconfigure(run: RunFolder, text: str) -> None:
+    """Gives a run another configuration, as if it had been made with it."""
+    record = run.record() | {CONFIG_SUM: checksum(text.encode())}
+    run.config_file.write_text(text)
+    write_json(run.record_file, record)
+
+
 def measure(run: RunFolder, digits: Benchmark, *splits: str) -> dict[str, dict[str, float]]:
     return evaluate(run, digits, run.model("last"), method="kep", checkpoint="last", splits=splits)
 
@@ -64,11 +72,11 @@ def test_evaluation_gives_the_same_answer_for_any_batch_size(run, digits) -> Non
     first = measure(run, digits, "test")
     kept = Prediction.load(run.predictions_file("last", "kep", "test"))
     text = run.config_file.read_text()
-    run.config_file.write_text(text.replace("batch_size = 7", "batch_size = 60"))
+    reconfigure(run, text.replace("batch_size = 7", "batch_size = 60"))
 
     second = measure(run, digits, "test")
     again = Prediction.load(run.predictions_file("last", "kep", "test"))
-    run.config_file.write_text(text)
+    reconfigure(run, text)
 
     # sums of another order differ in the last digits
     assert_close(again.probs, kept.probs, rtol=1e-4, atol=1e-6)
@@ -109,12 +117,12 @@ def test_split_names_open_groups_and_keep_order(digits) -> None:
 
 def test_run_refuses_data_that_were_split_otherwise(run, digits) -> None:
     text = run.config_file.read_text()
-    run.config_file.write_text(text.replace("test_limit = 60", "test_limit = 61"))
+    reconfigure(run, text.replace("test_limit = 60", "test_limit = 61"))
     try:
         with pytest.raises(UserError, match="split as when it was trained"):
             run.benchmark()
     finally:
-        run.config_file.write_text(text)
+        reconfigure(run, text)
 
 
 def test_training_on_forgets_results_of_other_weights(digits, tmp_path, monkeypatch) -> None:

@@ -187,7 +187,7 @@ def test_prediction_survives_the_disk(model: Plain, tmp_path: Path) -> None:
 def test_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "p.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"p\.safetensors must be a saved prediction"):
+    with pytest.raises(ValueError, match=r"p\.safetensors must hold a saved prediction"):
         Prediction.load(path)
 
 

@@ -220,7 +220,7 @@ def test_score_checkpoint_is_that_of_the_best_epoch(digits, tmp_path) -> None:
     from safetensors import safe_open
 
     with safe_open(run.weights_file("score"), framework="pt") as file:
-        assert file.metadata() == {"epoch": str(best)}
+        assert file.metadata()["epoch"] == str(best)
 
 
 def test_reloaded_model_predicts_what_was_validated(digits, tmp_path) -> None:
@@ -345,7 +345,7 @@ def test_second_process_is_told_and_touches_nothing(digits, tmp_path) -> None:
     run = train(small(epochs=1), digits, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
 
-    with run.lock(), pytest.raises(UserError, match="another process is training in it"):
+    with run.lock(), pytest.raises(UserError, match="another process is writing to it"):
         train(small(epochs=1), digits, run.path, resume=True)
 
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
@@ -355,7 +355,7 @@ def test_damaged_state_is_named(digits, tmp_path) -> None:
     run = train(small(epochs=1), digits, tmp_path / "run")
     run.state_file.write_bytes(b"nonsense")
 
-    with pytest.raises(UserError, match=r"state\.safetensors must be the state of a run"):
+    with pytest.raises(UserError, match=r"state\.safetensors must hold the state of a run"):
         train(small(epochs=1), digits, run.path, resume=True)
 
 

@@ -1,5 +1,7 @@
 """The one exception that means: the person at the keyboard can mend this."""
 
+import unicodedata
+
 
 class UserError(ValueError):
     """A mistake in what was given to us: an argument, a configuration, a file.
@@ -7,3 +9,17 @@ class UserError(ValueError):
     Its message says what was expected, what came and what to do. The command line prints
     the message alone and exits with code 2; anything else is a bug and keeps its traceback.
     """
+
+
+def printable(text: str) -> str:
+    r"""Text that a terminal only shows: what would command it is written out, as in `\x1b`.
+
+    Control characters and those that reverse the direction of writing come from names and texts
+    of others; lines and tabs stay.
+    """
+    return "".join(
+        letter
+        if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs")
+        else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

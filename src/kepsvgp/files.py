@@ -1,14 +1,31 @@
-"""Files that are either whole or absent: every artefact is written through here."""
+"""Files that are either whole or absent: every artefact is written through here.
 
+What we write ourselves also carries the version of its format and a checksum: JSON files as two
+keys, safetensors files in their header, arrays behind their last element. A file that was
+changed, cut or damaged is then refused instead of being read as other numbers.
+"""
+
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from kepsvgp.errors import UserError
+
+# raised when an older version could not read what is written now
+FORMAT = 1
+
+# what the header of a safetensors file says
+_FORMAT_KEY = "kepsvgp_format"
+CHECKSUM = "kepsvgp_checksum"
+_NO_SUM = "0" * 32
+_CHUNK = 1 << 20
 
 
 @contextmanager
@@ -16,21 +33,30 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path` that takes its place when the block succeeds.
 
     The content reaches the disk before the name changes, so that after a crash `path`
-    holds either the old content or the new one. On an error the temporary file is removed.
+    holds either the old content or the new one. On an error the temporary file is removed;
+    a full disk or a folder that may not be written to is a `UserError`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         # mkstemp gives 0600; what we write should be as readable as any other new file
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{path} must be writable; writing it failed ({reason}) and left what was there. "
+            "Make room or give another folder, then run the same command again."
+        ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:
@@ -46,23 +72,171 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(data)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as indented JSON, as a whole or not at all."""
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+def checksum(content: bytes) -> str:
+    """A checksum that tells damage, not malice."""
+    return new_checksum(content).hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; a damaged one is a `UserError` that names it."""
-    return _read(path, lambda: json.loads(path.read_text(encoding="utf-8")), "JSON")
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes `value` as indented JSON with its format and checksum, as a whole or not at all."""
+    sealed = _seal(value)
+    write_atomic(path, json.dumps(sealed, indent=2, sort_keys=True) + "\n")
 
 
-def _read(path: Path, parse: Callable[[], Any], kind: str) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; a damaged or changed file is a `UserError` that names it."""
     try:
-        return parse()
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise damaged(path, "JSON", error) from None
+    return _unseal(path, content)
+
+
+def write_json_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Writes one JSON object a line, at least one; the last has the checksum of all."""
+    whole = [dict(entry) for entry in entries]
+    sealed = _seal({"entries": whole})
+    whole[-1] |= {key: sealed[key] for key in ("format", "checksum")}
+    write_atomic(path, "".join(json.dumps(entry) + "\n" for entry in whole))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """What `write_json_lines` wrote; no entries where there is no file."""
+    if not path.exists():
+        return []
+    try:
+        entries = [json.loads(line) for line in read_text(path).splitlines()]
+        seal = {key: entries[-1].pop(key) for key in ("format", "checksum")}
+    except LookupError:
+        raise damaged(path, "JSON lines", "its last line has no checksum") from None
+    except (ValueError, AttributeError) as error:
+        raise damaged(path, "JSON lines", error) from None
+    return _unseal(path, {"entries": entries, **seal})["entries"]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8; what is wrong with it is a `UserError`."""
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} must exist; there is no such file.") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except (UnicodeDecodeError, OSError) as error:
+        raise damaged(path, "text in UTF-8", error) from None
+
+
+def damaged(path: Path, expected: str, reason: object) -> UserError:
+    """The error for a file of ours that is not what we wrote."""
+    return UserError(
+        f"{path} must hold {expected} as kepsvgp wrote it; it is damaged, changed or something "
+        f"else ({reason}). Delete it and make it again with the command that wrote it."
+    )
+
+
+def _seal(value: Mapping[str, Any]) -> dict[str, Any]:
+    # as it will be read: keys become text
+    content = json.loads(json.dumps(dict(value))) | {"format": FORMAT}
+    return content | {"checksum": _checksum_of(content)}
+
+
+def _unseal(path: Path, content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise damaged(path, "a JSON object", f"it holds a {type(content).__name__}")
+    check_format(path, content.get("format"))
+    found = content.pop("checksum", None)
+    if found != _checksum_of(content):
+        raise damaged(path, "JSON", "its checksum is not that of its content")
+    del content["format"]
+    return content
+
+
+def _checksum_of(content: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def check_format(path: Path, found: object) -> None:
+    """Refuses a file whose format this version does not know."""
+    if found == FORMAT and not isinstance(found, bool):
+        return
+    if isinstance(found, int) and found > FORMAT:
         raise UserError(
-            f"{path} must hold valid {kind}; it is damaged ({error}). "
-            "Delete it and make it again with the command that wrote it."
-        ) from None
+            f"{path} must have format {FORMAT}, which this version reads; it has {found}. It was "
+            "written by a newer kepsvgp: upgrade with `pip install -U kepsvgp`."
+        )
+    raise UserError(
+        f"{path} must have format {FORMAT}; it has {'none' if found is None else repr(found)}. It "
+        "is damaged, was changed, or was written by an older kepsvgp or another program: make it "
+        "again with the command that wrote it."
+    )
+
+
+def tensor_metadata(about: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Metadata for a safetensors file that `seal_tensors` will seal."""
+    return {**(about or {}), _FORMAT_KEY: str(FORMAT), CHECKSUM: _NO_SUM}
+
+
+def seal_tensors(path: Path) -> None:
+    """Puts the checksum of a safetensors file into its header, where zeros hold its place."""
+    with path.open("rb+") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        content = json.loads(stream.read(length))
+        # the library writes the metadata in an order that changes from time to time
+        content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
+        header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+        header = header.ljust(length)
+        assert len(header) == length
+        stream.seek(8)
+        stream.write(header)
+        stream.seek(0)
+        total = hashlib.file_digest(stream, new_checksum).hexdigest()
+        stream.seek(8 + header.index(_sum_field(_NO_SUM)))
+        stream.write(_sum_field(total))
+
+
+def check_tensors(path: Path, expected: str, remedy: str) -> dict[str, str]:
+    """The metadata of a safetensors file that is as `seal_tensors` left it.
+
+    Args:
+        path: The file.
+        expected: What it should hold, for the error.
+        remedy: What to do if it does not, for the error.
+    """
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(8)
+            length = int.from_bytes(start, "little")
+            if length > path.stat().st_size:
+                raise ValueError("it is cut off")
+            header = stream.read(length)
+            metadata = json.loads(header).get("__metadata__", {})
+            version, found = metadata[_FORMAT_KEY], metadata[CHECKSUM]
+            check_format(path, int(version))
+            field = _sum_field(found)
+            total = new_checksum(start + header.replace(field, _sum_field(_NO_SUM), 1))
+            while chunk := stream.read(_CHUNK):
+                total.update(chunk)
+    except FileNotFoundError:
+        raise UserError(f"{path} must hold {expected}; there is no such file. {remedy}") from None
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise _damaged_tensors(path, expected, reason, remedy) from None
+    if total.hexdigest() != found:
+        reason = "its checksum is not that of its content"
+        raise _damaged_tensors(path, expected, reason, remedy)
+    return metadata
+
+
+def _damaged_tensors(path: Path, expected: str, reason: object, remedy: str) -> UserError:
+    return UserError(
+        f"{path} must hold {expected}; it is damaged or something else ({reason}). {remedy}"
+    )
+
+
+def _sum_field(value: str) -> bytes:
+    return f'"{CHECKSUM}":"{value}"'.encode()
+
+
+def new_checksum(content: bytes = b"") -> hashlib.blake2b:
+    """A checksum to be fed piece by piece."""
+    return hashlib.blake2b(content, digest_size=16)

@@ -9,14 +9,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
 from kepsvgp.conversion.trunk import with_remembered_trunk
 from kepsvgp.errors import UserError
-from kepsvgp.files import replacing
+from kepsvgp.files import check_tensors, replacing, seal_tensors, tensor_metadata
 from kepsvgp.objective import logits_of
 
 Average = Literal["probs", "logits"]
@@ -102,19 +101,19 @@ class Prediction:
         """Writes the prediction as a safetensors file, as a whole or not at all."""
         tensors = {name: value.contiguous() for name, value in self._present().items()}
         with replacing(path) as temporary:
-            save_file(tensors, temporary)
+            save_file(tensors, temporary, metadata=tensor_metadata())
+            seal_tensors(temporary)
 
     @classmethod
     def load(cls, path: Path) -> "Prediction":
         """Reads what `save` wrote."""
+        remedy = "Delete it and evaluate again."
+        check_tensors(path, "a saved prediction", remedy)
         try:
             return cls(**load_file(path))
-        except FileNotFoundError:
-            raise UserError(f"{path} must be a saved prediction; there is no such file.") from None
-        except (SafetensorError, TypeError) as error:
+        except TypeError as error:
             raise UserError(
-                f"{path} must be a saved prediction; it is damaged or something else ({error}). "
-                "Delete it and evaluate again."
+                f"{path} must hold a saved prediction; it is something else ({error}). {remedy}"
             ) from None
 
     def _present(self) -> dict[str, Tensor]:

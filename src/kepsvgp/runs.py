@@ -14,7 +14,6 @@ Every file is replaced as a whole, so that a run killed at any moment leaves non
 """
 
 import importlib.metadata
-import json
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +23,31 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from kepsvgp.config import PARTS, RunConfig
-from kepsvgp.configfile import differences, dump_config, load_config
+from kepsvgp.configfile import (
+    CONFIG_SUM,
+    check_config,
+    differences,
+    dump_config,
+    load_config,
+)
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, replacing, write_atomic, write_json
+from kepsvgp.files import (
+    check_tensors,
+    checksum,
+    read_json,
+    read_json_lines,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+    write_atomic,
+    write_json,
+    write_json_lines,
+)
 from kepsvgp.models import Classifier, ImageShape, InputShape, TextShape, build_model
 
 Checkpoint = Literal["last", "score", "nll"]
@@ -40,6 +55,8 @@ CHECKPOINTS: tuple[Checkpoint, ...] = ("last", "score", "nll")
 
 # settings that say how a run is watched or saved, not what comes out of it
 _FREE_ON_RESUME = frozenset(("data.root", "train.save_steps", "train.tensorboard"))
+
+_TRAIN_AGAIN = "Train to the end of an epoch, with `kepsvgp train … --resume` or into a new folder."
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,7 @@ class RunFolder:
                 f"{self.path} must be a run folder, which has a config.toml; it has none. "
                 "Give a folder that `kepsvgp train` made."
             )
+        check_config(self.config_file, self.record())
         return load_config(self.config_file)
 
     def record(self) -> dict[str, Any]:
@@ -106,9 +124,7 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """One entry for each finished epoch."""
-        if not self.history_file.exists():
-            return []
-        return [json.loads(line) for line in self.history_file.read_text().splitlines()]
+        return read_json_lines(self.history_file)
 
     def metrics(self) -> dict[str, Any]:
         """{checkpoint: {method: {split: {metric: value}}}}; empty before any evaluation."""
@@ -138,7 +154,7 @@ class RunFolder:
                 attention=parts.attention,
                 head=parts.head,
             )
-        model.load_state_dict(read_weights(self.weights_file(checkpoint)))
+        load_weights(model, self.weights_file(checkpoint))
         return model.eval()
 
     @contextmanager
@@ -152,10 +168,11 @@ class RunFolder:
                 # what a killed process was writing
                 part.unlink()
             if not self.config_file.exists():
-                write_json(self.record_file, record)
-                versions = config.model_copy(update={"versions": library_versions()})
+                text = dump_config(config.model_copy(update={"versions": library_versions()}))
+                about = {CONFIG_SUM: checksum(text.encode())}
+                write_json(self.record_file, {**record, **about})
                 # last, as it is what makes the folder a run
-                write_atomic(self.config_file, dump_config(versions))
+                write_atomic(self.config_file, text)
             yield
 
     def _check(self, config: RunConfig, record: Mapping[str, Any], *, resume: bool) -> None:
@@ -188,7 +205,7 @@ class RunFolder:
 
     def write_history(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the history."""
-        write_atomic(self.history_file, "".join(json.dumps(entry) + "\n" for entry in entries))
+        write_json_lines(self.history_file, entries)
 
     def add_metrics(
         self, checkpoint: str, method: str, splits: Mapping[str, Mapping[str, float]]
@@ -222,7 +239,7 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(
-                    f"{self.path} must not be in use; another process is training in it. "
+                    f"{self.path} must not be in use; another process is writing to it. "
                     "Wait for it to end, or give another --out."
                 ) from None
             yield
@@ -240,26 +257,31 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """Weights as a safetensors file, as a whole or not at all, with some words about them."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(contiguous, temporary, metadata=dict(about))
+        save_file(contiguous, temporary, metadata=tensor_metadata(about))
+        seal_tensors(temporary)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; what is wrong with it is a `UserError`."""
+    check_tensors(path, "trained weights", _TRAIN_AGAIN)
+    return load_file(path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Gives a model the weights of a file; those of another model are refused."""
     try:
-        return load_file(path)
-    except FileNotFoundError:
+        model.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[2].strip().partition("\n")[0]
         raise UserError(
-            f"{path} must hold trained weights; there is no such file. Train to the end of an "
-            "epoch first, with `kepsvgp train … --resume`."
+            f"{path} must hold weights of the model that config.toml describes; they are of "
+            f"another ({reason}). {_TRAIN_AGAIN}"
         ) from None
-    except SafetensorError as error:
-        raise UserError(f"{path} must be a safetensors file; it is damaged ({error}).") from None
 
 
 def weights_about(path: Path) -> dict[str, str]:
     """The words about the weights in a safetensors file."""
-    with safe_open(path, framework="pt") as file:
-        return file.metadata() or {}
+    return check_tensors(path, "trained weights", _TRAIN_AGAIN)
 
 
 def input_shape(benchmark: Benchmark) -> InputShape:

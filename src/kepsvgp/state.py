@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kepsvgp.errors import UserError
+from kepsvgp.files import check_tensors
 from kepsvgp.runs import Checkpoint, write_weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
+_START_AGAIN = "Train again into another folder."
 
 
 @dataclass
@@ -64,13 +66,12 @@ def load_position(path: Path) -> Position | None:
     """Where a run stands; None if it has saved nothing yet."""
     if not path.exists():
         return None
+    metadata = check_tensors(path, "the state of a run", _START_AGAIN)
     try:
-        with safe_open(path, framework="pt") as file:
-            return Position(**json.loads(file.metadata()["position"]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        return Position(**json.loads(metadata["position"]))
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path} must be the state of a run; it is damaged ({error}). "
-            "Train again into another folder."
+            f"{path} must be the state of a run; it is something else ({error}). {_START_AGAIN}"
         ) from None
 
 
@@ -86,7 +87,12 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
             else:
                 moment, _, name = name.partition(".")
                 moments.setdefault(name, {})[moment] = file.get_tensor(key)
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise UserError(
+            f"{path} must be the state of this run; it is that of another model. {_START_AGAIN}"
+        ) from None
     numbered = enumerate(name for name, _ in model.named_parameters())
     state = {number: moments[name] for number, name in numbered if name in moments}
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

@@ -1,6 +1,5 @@
 """Run folders in the true format, with predictions drawn instead of trained."""
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from kepsvgp.config import RunConfig
 from kepsvgp.configfile import dump_config
-from kepsvgp.files import write_atomic, write_json
+from kepsvgp.files import write_atomic, write_json, write_json_lines
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
 from kepsvgp.prediction import Prediction
 
@@ -79,7 +78,7 @@ def write_run(
     write_atomic(folder / "config.toml", dump_config(config))
     record = {"task": task, "classes": list(classes), "notes": list(notes), "parameters": 123_456}
     write_json(folder / "run.json", record)
-    write_atomic(folder / "history.jsonl", history(config, epochs))
+    write_json_lines(folder / "history.jsonl", history(config, epochs))
     metrics = {method: measured(splits) for method, splits in methods.items()}
     write_json(folder / "metrics.json", {checkpoint: metrics})
     for method, splits in methods.items():
@@ -90,7 +89,7 @@ def write_run(
     return folder
 
 
-def history(config: RunConfig, epochs: int) -> str:
+def history(config: RunConfig, epochs: int) -> list[dict[str, Any]]:
     lines = []
     for epoch in range(1, epochs + 1):
         fall = 2.0 * 0.7**epoch + 0.02 * config.seed
@@ -105,8 +104,8 @@ def history(config: RunConfig, epochs: int) -> str:
             "data_wait": 0.01,
             "val_seconds": 0.2,
         }
-        lines.append(json.dumps(entry) + "\n")
-    return "".join(lines)
+        lines.append(entry)
+    return lines
 
 
 def made_spectra(rank: int | None, *, fall: float = 0.6, layers: int = 2) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from report.hostile import CLASSES, TEXTS, text_benchmark
 from kepsvgp.cli import main
 from kepsvgp.config import RunConfig
 from kepsvgp.data.examples import Normalisation, image_examples
+from kepsvgp.files import read_json, write_json
 from kepsvgp.report import write_report
 from kepsvgp.report.examples import Source, choose, choose_foreign, find_source, show
 from kepsvgp.report.models import compare
@@ -165,9 +166,9 @@ def test_page_holds_several_benchmarks(tmp_path, digits_runs) -> None:
 
 def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
     run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
-    record = json.loads((run / "run.json").read_text())
+    record = read_json(run / "run.json")
     record["notes"] = ["broken \ud800 text"]
-    (run / "run.json").write_text(json.dumps(record))
+    write_json(run / "run.json", record)
 
     html = write_report([run], tmp_path / "report.html").read_text()
 

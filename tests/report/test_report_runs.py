@@ -78,13 +78,13 @@ def test_read_run_asks_for_an_evaluation(digits_runs, tmp_path) -> None:
         read_run(run)
 
 
-def test_read_run_names_the_damaged_line_of_a_history(digits_runs, tmp_path) -> None:
+def test_read_run_names_a_damaged_history(digits_runs, tmp_path) -> None:
     run = tmp_path / "run"
     shutil.copytree(digits_runs[0], run)
     with (run / "history.jsonl").open("a") as file:
         file.write('{"epoch": 5, "tr')
 
-    with pytest.raises(UserError, match="line 5 is damaged"):
+    with pytest.raises(UserError, match=r"history\.jsonl .*damaged"):
         read_run(run)
 
 

@@ -8,7 +8,7 @@ from report.folders import draw, write_run
 
 from kepsvgp.config import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import write_json
+from kepsvgp.files import read_json, write_json
 from kepsvgp.prediction import Prediction
 from kepsvgp.report.context import benchmark_context, duration
 from kepsvgp.report.examples import Source
@@ -230,15 +230,15 @@ def test_context_lists_other_checkpoints(tmp_path) -> None:
     labels = torch.arange(40) % 10
     run = write_run(tmp_path / "a", one(draw(labels)))
     path = run / "metrics.json"
-    stored = json.loads(path.read_text())
+    stored = read_json(path)
     stored["last"] = {"kep": {"test": {"accuracy": 0.5, "nll": 2.0}}}
-    path.write_text(json.dumps(stored))
+    write_json(path, stored)
 
     (comparison,) = compare([run])
     table = benchmark_context(comparison, NO_DATA).checkpoints
 
     assert table is not None
-    assert [row.cells[:2] for row in table.rows][1] == ("last", "50.00%")
+    assert ("last", "50.00%") in [row.cells[:2] for row in table.rows]
 
 
 def test_context_counts_the_models_of_an_ensemble(tmp_path) -> None:

@@ -32,7 +32,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp.baselines.pooled import gather_pooled, pooled
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, replacing, write_json
+from kepsvgp.files import (
+    check_tensors,
+    read_json,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+    write_json,
+)
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.prediction import Prediction
 
@@ -67,7 +74,8 @@ class KFLLLA:
         """Writes the curvature and the prior; the model is saved where it was trained."""
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.curvature._asdict().items()}
         with replacing(folder / "curvature.safetensors") as temporary:
-            save_file(tensors, temporary)
+            save_file(tensors, temporary, metadata=tensor_metadata())
+            seal_tensors(temporary)
         about = {"prior_precision": self.prior_precision, "num_samples": self.num_samples}
         write_json(folder / "kfllla.json", about)
 
@@ -106,7 +114,9 @@ def load(folder: Path, model: Classifier) -> KFLLLA:
     """Reads what `save` wrote, for the model that it was fitted to."""
     about = read_json(folder / "kfllla.json")
     device = next(model.parameters()).device
-    tensors = load_file(folder / "curvature.safetensors", device=str(device))
+    path = folder / "curvature.safetensors"
+    check_tensors(path, "a fitted KFLLLA", f"Delete {folder} and evaluate again.")
+    tensors = load_file(path, device=str(device))
     return KFLLLA(model, Curvature(**tensors), about["prior_precision"], about["num_samples"])
 
 

@@ -11,7 +11,10 @@ from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.report import report
 from kepsvgp.cli.train import train
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, printable
+
+# the exit code of what Ctrl-C ended, by convention
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="kepsvgp",
@@ -41,8 +44,21 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+        _fail(str(error))
+    except OSError as error:
+        # a folder that may not be written to, a disk that is full or gone
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}. Mend this, then run the same command again.")
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
+            raise
+        typer.echo(
+            "interrupted; what was saved is whole, and training goes on with --resume", err=True
+        )
+        sys.exit(_INTERRUPTED)
+
+
+def _fail(message: str) -> None:
+    # names and texts of strangers must not command the terminal
+    typer.echo(f"error: {printable(message)}", err=True)
+    sys.exit(2)

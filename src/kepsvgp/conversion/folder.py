@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -21,11 +20,19 @@ from kepsvgp.conversion.build import Build, build, describe
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, replacing, write_json
+from kepsvgp.files import (
+    CHECKSUM,
+    check_tensors,
+    read_json,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+    write_json,
+)
 
 RECORD = "kepsvgp.json"
 WEIGHTS = "model.safetensors"
-_FORMAT = 1
+_AGAIN = "Save the model again."
 
 
 @runtime_checkable
@@ -64,7 +71,6 @@ def save_pretrained(
         raise UserError("model must have a converted layer; got none. Call convert first.")
     recipe = describe(model, model_args or {})
     record = {
-        "format": _FORMAT,
         "version": version("kepsvgp"),
         "build": recipe._asdict(),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
@@ -82,7 +88,9 @@ def save_pretrained(
     if processor is not None:
         processor.save_pretrained(str(folder))
     with replacing(folder / WEIGHTS) as temporary:
-        save_model(model, str(temporary))
+        save_model(model, str(temporary), metadata=tensor_metadata({"format": "pt"}))
+        seal_tensors(temporary)
+        record["weights"] = check_tensors(temporary, "weights", "")[CHECKSUM]
     # last: a folder with this file is complete
     write_json(folder / RECORD, record)
 
@@ -106,9 +114,11 @@ def load_pretrained(
             f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
         )
     record = read_json(folder / RECORD)
-    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+    found = check_tensors(folder / WEIGHTS, f"the weights of the model in {RECORD}", _AGAIN)
+    if found[CHECKSUM] != record["weights"]:
         raise UserError(
-            f"{folder / RECORD} must have format {_FORMAT}; it was written by another version."
+            f"{folder / WEIGHTS} must hold the weights that {RECORD} was written for; they are of "
+            f"another model or of a save that was interrupted. {_AGAIN}"
         )
     model = build(Build(**record["build"]), folder) if model is None else model
     model = model.to(getattr(torch, record["dtype"]))
@@ -125,9 +135,9 @@ def load_pretrained(
         model = replace(model, name, converted)
     try:
         load_model(model, folder / WEIGHTS)
-    except (FileNotFoundError, SafetensorError, RuntimeError) as error:
+    except RuntimeError as error:
         raise UserError(
-            f"{folder / WEIGHTS} must hold the weights of the model in {RECORD}; it is missing, "
-            f"damaged or of another model ({error}). Save the model again."
+            f"{folder / WEIGHTS} must hold the weights of the model in {RECORD}; they are of "
+            f"another model ({error}). {_AGAIN}"
         ) from None
     return model.eval()

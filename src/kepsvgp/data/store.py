@@ -14,7 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import replacing
+from kepsvgp.files import new_checksum, replacing
+
+# stands before the checksum of an array
+_MARK = b"kepsvgp\x01"
+_CHUNK = 1 << 20
+# bytes; larger arrays are mapped without being read as a whole
+_LARGEST_CHECKED = 1 << 30
 
 try:
     import fcntl
@@ -117,9 +123,27 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as stream:
             np.save(stream, make(), allow_pickle=False)
+        # a checksum behind the array, where NumPy does not look
+        with temporary.open("rb+") as stream:
+            total = hashlib.file_digest(stream, new_checksum).digest()
+            stream.seek(0, os.SEEK_END)
+            stream.write(_MARK + total)
 
     once(path, write)
+    if path.stat().st_size <= _LARGEST_CHECKED:
+        _check(path)
     return load_array(path)
+
+
+def _check(path: Path) -> None:
+    total = new_checksum()
+    left = path.stat().st_size - len(_MARK) - total.digest_size
+    with path.open("rb") as stream:
+        while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
+            total.update(chunk)
+            left -= len(chunk)
+        if stream.read() != _MARK + total.digest():
+            raise refuse(path, "an array that kepsvgp generated", "its checksum is wrong")
 
 
 def _sweep(folder: Path) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from kepsvgp.data import store
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
+from kepsvgp.files import check_tensors, seal_tensors, tensor_metadata
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -130,14 +130,14 @@ def cached_tokens(path: Path, make: Callable[[], Ragged]) -> Ragged:
 
     def write(temporary: Path) -> None:
         made = make()
-        save_file({"flat": made.flat, "offsets": made.offsets}, temporary)
+        tensors = {"flat": made.flat, "offsets": made.offsets}
+        save_file(tensors, temporary, metadata=tensor_metadata())
+        seal_tensors(temporary)
 
     store.once(path, write)
-    try:
-        content = load_file(path)
-        return Ragged(content["flat"], content["offsets"])
-    except (SafetensorError, KeyError, OSError) as error:
-        raise store.refuse(path, "a file of tokens", f"reading it failed ({error})") from None
+    check_tensors(path, "tokens", "Delete it, and it is made again.")
+    content = load_file(path)
+    return Ragged(content["flat"], content["offsets"])
 
 
 class FileTexts(Sequence[str]):

@@ -1,6 +1,5 @@
 """Run folders, read and checked; nothing here trains, predicts or needs torch."""
 
-import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from safetensors import SafetensorError, safe_open
 
+from kepsvgp.configfile import check_config
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json
+from kepsvgp.files import check_tensors, read_json, read_json_lines
 from kepsvgp.report.spectra import Spectra, read_spectra
 
 # {checkpoint: {method: {split: {metric: value}}}}
@@ -118,6 +118,7 @@ class Run:
 
 def read_predictions(path: Path) -> SplitPredictions:
     """One file of predictions; a damaged one is a `UserError` that names it."""
+    check_tensors(path, "predictions", "Write it again with `kepsvgp evaluate`.")
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -153,12 +154,14 @@ def read_run(folder: Path) -> Run:
             f"{folder} has no metrics.json: it was not evaluated. "
             f"Run `kepsvgp evaluate {folder}` first."
         )
+    record = read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    check_config(folder / "config.toml", record)
     return Run(
         folder=folder,
         config=_read_toml(folder / "config.toml"),
         metrics=read_json(folder / "metrics.json"),
-        record=read_json(folder / "run.json") if (folder / "run.json").exists() else {},
-        history=_read_history(folder / "history.jsonl"),
+        record=record,
+        history=read_json_lines(folder / "history.jsonl"),
         spectra=read_spectra(folder),
     )
 
@@ -189,19 +192,3 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} must hold valid TOML; it is damaged ({error}).") from None
-
-
-def _read_history(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    epochs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            epochs.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path} must hold one JSON object a line; line {number} is damaged ({error})."
-            ) from None
-    return epochs
