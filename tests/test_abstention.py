@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction
 from kepsvgp.errors import UserError
+from kepsvgp.files import write_json
 from kepsvgp.prediction import entropy
 
 
@@ -64,6 +65,6 @@ def test_abstainer_refuses_missing_labels_and_other_files(generator, tmp_path) -
         Abstainer.fit(prediction)
     with pytest.raises(UserError, match="confidence must lie"):
         Abstainer.fit(prediction, labels, 0.1, 1.0)
-    (tmp_path / "abstainer.json").write_text("{}")
+    write_json(tmp_path / "abstainer.json", {})
     with pytest.raises(UserError, match="must be a saved Abstainer"):
         Abstainer.load(tmp_path)

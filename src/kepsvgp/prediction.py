@@ -81,6 +81,11 @@ class Prediction:
         """
         if average not in ("probs", "logits"):
             raise UserError(f"average must be 'probs' or 'logits'; got {average!r}.")
+        if not logits.isfinite().all():
+            raise UserError(
+                "the model must give finite logits; some are NaN or infinite. Look for such "
+                "numbers in the inputs and the weights, and for inputs of extreme size."
+            )
         # in float32 at least: half precision would round small probabilities to zero
         logits = logits if logits.dtype == torch.float64 else logits.float()
         sampled = logits.softmax(dim=-1)

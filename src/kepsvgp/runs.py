@@ -17,7 +17,7 @@ import importlib.metadata
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -211,9 +211,11 @@ class RunFolder:
         self, checkpoint: str, method: str, splits: Mapping[str, Mapping[str, float]]
     ) -> None:
         """Adds what was measured to `metrics.json`, and replaces what was measured before."""
-        metrics = self.metrics()
-        metrics.setdefault(checkpoint, {}).setdefault(method, {}).update(splits)
-        write_json(self.metrics_file, metrics)
+        # processes may measure different methods of one run: none loses what another adds
+        with _flock(self.path / ".metrics.lock", wait=True):
+            metrics = self.metrics()
+            metrics.setdefault(checkpoint, {}).setdefault(method, {}).update(splits)
+            write_json(self.metrics_file, metrics)
 
     def forget_results(self) -> None:
         """Removes what was measured on weights that are about to change."""
@@ -228,21 +230,28 @@ class RunFolder:
         The lock is the system's, so that it goes with the process that held it, even a killed
         one. It is not held where the system has no `flock`.
         """
-        try:
-            import fcntl
-        except ImportError:
-            yield
-            return
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(_flock(self.path / ".lock", wait=False))
             except BlockingIOError:
                 raise UserError(
                     f"{self.path} must not be in use; another process is writing to it. "
                     "Wait for it to end, or give another --out."
                 ) from None
             yield
+
+
+@contextmanager
+def _flock(path: Path, *, wait: bool) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
 
 
 def as_checkpoint(name: str) -> Checkpoint:

@@ -1,7 +1,6 @@
 """Methods by name, on real runs: digits, tiny networks, one epoch."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from kepsvgp.config import DataConfig, RunConfig
 from kepsvgp.configfile import parse_config
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
+from kepsvgp.files import read_json, write_json
 from kepsvgp.models.sngp import RandomFeatureGP
 from kepsvgp.prediction import Prediction, predict_batches
 from kepsvgp.runs import CHECKPOINTS, RunFolder
@@ -152,7 +152,7 @@ def test_fitted_method_of_other_weights_is_fitted_again(
     get_method("temperature", run, benchmark, "score")
     stamp = run.method_folder("score/temperature") / "fitted.json"
     right = stamp.read_text()
-    stamp.write_text(json.dumps({**json.loads(right), "weights": ["of another epoch"]}))
+    write_json(stamp, read_json(stamp) | {"weights": ["of another epoch"]})
 
     get_method("temperature", run, benchmark, "score")
 

@@ -52,17 +52,24 @@ def evaluate(
     benchmark = folder.benchmark(data_root)
     names = split_names(benchmark, splits.split(","))
     console = Console(stderr=True)
-    predictor = get_method(
-        name, folder, benchmark, chosen, members=members, device=default_device(), console=console
-    )
     title = result_name(config.method, split_name(name)[1])
-    evaluate(
-        folder,
-        benchmark,
-        predictor,
-        method=title,
-        checkpoint=chosen,
-        splits=names,
-        console=console,
-    )
+    with folder.lock():
+        predictor = get_method(
+            name,
+            folder,
+            benchmark,
+            chosen,
+            members=members,
+            device=default_device(),
+            console=console,
+        )
+        evaluate(
+            folder,
+            benchmark,
+            predictor,
+            method=title,
+            checkpoint=chosen,
+            splits=names,
+            console=console,
+        )
     show_metrics(folder, chosen, title, names)

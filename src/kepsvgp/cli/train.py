@@ -46,14 +46,15 @@ def train(
     run = train_method(settings, benchmark, folder, resume=resume, console=console)
     if not is_main_process():
         return
-    for checkpoint in dict.fromkeys((settings.train.select, "last")):
-        if "test" not in run.metrics().get(checkpoint, {}).get(settings.method, {}):
-            evaluate(
-                run,
-                benchmark,
-                run.model(checkpoint),
-                method=settings.method,
-                checkpoint=checkpoint,
-                console=console,
-            )
+    with run.lock():
+        for checkpoint in dict.fromkeys((settings.train.select, "last")):
+            if "test" not in run.metrics().get(checkpoint, {}).get(settings.method, {}):
+                evaluate(
+                    run,
+                    benchmark,
+                    run.model(checkpoint),
+                    method=settings.method,
+                    checkpoint=checkpoint,
+                    console=console,
+                )
     show_metrics(run, settings.train.select, settings.method, ["val", "test"])
