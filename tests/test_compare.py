@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,4 +56,15 @@ def test_what_cannot_be_compared_is_refused_before_training(
     benchmark = load_benchmark(config.data)
     with pytest.raises(UserError, match=message):
         compare(config, benchmark, tmp_path / "out", methods=methods)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("method", "library"), [("svdkl", "gpytorch"), ("kep+kfllla", "laplace")])
+def test_missing_library_is_named_before_anything_is_trained(
+    method: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    config = settings("msp")
+    with pytest.raises(UserError, match=r"pip install 'kepsvgp\["):
+        compare(config, load_benchmark(config.data), tmp_path / "out", methods=["msp", method])
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
-from kepsvgp.baselines.methods import get_method, result_name, split_name, train_method
+from kepsvgp.baselines.methods import (
+    check_installed,
+    get_method,
+    result_name,
+    split_name,
+    train_method,
+)
 from kepsvgp.config import Method, RunConfig
 from kepsvgp.data import Benchmark
 from kepsvgp.errors import UserError
@@ -91,6 +97,7 @@ def compare(
 
 def _parts(name: str, num_seeds: int) -> tuple[Method, bool]:
     """The trained method under a name, and whether it is an ensemble of its runs."""
+    check_installed(name)
     base, posthoc = split_name(name)
     is_ensemble = posthoc == "ensemble"
     if is_ensemble and num_seeds < 2:

@@ -7,7 +7,9 @@ run.
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,6 +38,7 @@ def train_method(
     console: Console | None = None,
 ) -> RunFolder:
     """Trains the method that the configuration names into a run folder; see `training.train`."""
+    check_installed(config.method)
     match config.method:
         case "svdkl":
             return svdkl.fit(config, benchmark, out, resume=resume, console=console)
@@ -66,6 +69,29 @@ def result_name(base: Method, posthoc: PostHoc | None) -> str:
     return posthoc if base == "msp" else f"{base}+{posthoc}"
 
 
+def check_installed(name: str) -> None:
+    """Raises a `UserError` that names the extra if a method's library is missing."""
+    for part in split_name(name):
+        library, package, extra = _LIBRARIES.get(part or "", ("", "", ""))
+        if library and not _is_there(library):
+            raise UserError(
+                f"method {part!r} must have {package}, which is not installed. "
+                f"Run `pip install 'kepsvgp[{extra}]'`."
+            )
+
+
+# module, name and extra of what a method needs beyond the core
+_LIBRARIES = {
+    "svdkl": ("gpytorch", "GPyTorch", "gp"),
+    "kfllla": ("laplace", "laplace-torch", "laplace"),
+}
+
+
+def _is_there(library: str) -> bool:
+    # None stands for a module that is known not to be importable
+    return sys.modules.get(library, library) is not None and find_spec(library) is not None
+
+
 def get_method(
     name: str,
     run: RunFolder,
@@ -87,6 +113,7 @@ def get_method(
         device: Where to predict.
         console: Where progress is shown; None for nowhere.
     """
+    check_installed(name)
     config = run.config()
     base, posthoc = split_name(name)
     if base not in (None, config.method):
