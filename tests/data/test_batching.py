@@ -175,6 +175,21 @@ def test_drop_last_leaves_out_the_short_batch(images) -> None:
     assert len(parts) == 4
 
 
+def test_drop_last_does_not_always_leave_out_the_longest_texts(texts, generator) -> None:
+    parts = batches(texts, 40, shuffle=True, drop_last=True, generator=generator)
+
+    # one of 201 is left out of each epoch, another one each time
+    left_out = {
+        (set(range(201)) - set(torch.cat([part.index for part in parts]).tolist())).pop()
+        for _ in range(5)
+    }
+    assert len(left_out) > 1
+
+
+def test_drop_last_of_a_split_smaller_than_a_batch_leaves_nothing(images) -> None:
+    assert list(batches(images, 100, drop_last=True)) == []
+
+
 def test_a_subset_shares_pixels_and_keeps_names(images: ImageExamples) -> None:
     part = images.subset(torch.tensor([20, 4])).subset(torch.tensor([1]))
 

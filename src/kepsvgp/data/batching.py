@@ -58,14 +58,15 @@ class Batches:
         order = torch.arange(total)
         if self.shuffle:
             order = torch.randperm(total, generator=self.generator)
+        if self.drop_last:
+            # before sorting by length, or the longest texts would be left out again and again
+            order = order[: total // self.batch_size * self.batch_size]
         lengths = self.examples.lengths
         if self.bucket and lengths is not None:
             # shuffled: sorted within pools; otherwise sorted as a whole
             pools = order.split(POOL * self.batch_size) if self.shuffle else (order,)
             order = torch.cat([pool[lengths[pool].argsort(stable=True)] for pool in pools])
-        parts = list(order.split(self.batch_size))
-        if self.drop_last and parts and len(parts[-1]) < self.batch_size:
-            parts.pop()
+        parts = list(order.split(self.batch_size)) if len(order) > 0 else []
         if self.bucket and self.shuffle:
             shuffled = torch.randperm(len(parts), generator=self.generator)
             parts = [parts[i] for i in shuffled.tolist()]
