@@ -24,6 +24,7 @@ ORDER = [
     {"bench"},
     {"evaluation"},
     {"compare"},
+    {"demo"},
     {"experiments"},
     {"report"},
     {"cli"},

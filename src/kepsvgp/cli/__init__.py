@@ -7,6 +7,7 @@ import typer
 from kepsvgp.cli.bench import bench
 from kepsvgp.cli.compare import compare
 from kepsvgp.cli.data import app as data
+from kepsvgp.cli.demo import demo
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.report import report
@@ -30,6 +31,7 @@ def _root() -> None:
     """Transformers that know when they don't know."""
 
 
+app.command()(demo)
 app.command()(train)
 app.command()(evaluate)
 app.command()(inspect)
