@@ -56,6 +56,22 @@ def test_compare_tells_configurations_of_one_method_apart(tmp_path) -> None:
     ]
 
 
+def test_compare_looks_away_from_the_settings_of_other_methods(tmp_path) -> None:
+    labels = torch.arange(60) % 10
+    runs = [
+        write_run(
+            tmp_path / str(seed),
+            one(draw(labels, seed=seed)),
+            config=config(seed=seed, model={"svdkl": {"num_features": 16 + seed}}),
+        )
+        for seed in (0, 1)
+    ]
+
+    (comparison,) = compare(runs)
+
+    assert [(model.label, len(model.members)) for model in comparison.models] == [("KEP-SVGP", 2)]
+
+
 def test_compare_keeps_different_test_sets_apart(tmp_path) -> None:
     first = write_run(tmp_path / "a", one(draw(torch.arange(50) % 10)))
     second = write_run(tmp_path / "b", one(draw(torch.arange(40) % 10)))

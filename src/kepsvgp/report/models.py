@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from kepsvgp.config import Method
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 from kepsvgp.report.runs import Run, SplitPredictions, read_run
@@ -27,7 +28,14 @@ NAMES = {
     "temperature": "Temperature scaling",
 }
 # what may differ between two seeds of one model
-PER_RUN = ("seed", "data.root", "train.device", "train.tensorboard", "train.save_steps")
+PER_RUN = (
+    "seed",
+    "data.root",
+    "model.svdkl.softmax_run",
+    "train.device",
+    "train.tensorboard",
+    "train.save_steps",
+)
 
 
 @dataclass(frozen=True)
@@ -161,10 +169,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
+    """What makes a run another model, versions and the sections of other methods aside."""
+    # Primal-Attention takes what it shares with KEP-SVGP from there
+    own = {run.method, "kep"} if run.method == "primal" else {run.method}
+    foreign = tuple(f"model.{name}." for name in get_args(Method) if name not in own)
     return {
         key: value
         for key, value in flat(run.config).items()
-        if key not in PER_RUN and not key.startswith("versions.")
+        if key not in PER_RUN and not key.startswith(("versions.", *foreign))
     }
 
 

@@ -10,8 +10,14 @@ class View {
     this.visible = new Set(range(bench.models.length));
     this.seeds = [...new Set(bench.models.flatMap((model) => model.runs.map((run) => run.seed)))].sort((a, b) => a - b);
     this.seed = this.seeds[0];
-    this.point = { mode: "coverage", value: 0.8, source: "test" };
+    this.point = { mode: "coverage", value: this.start(), source: "test" };
     this.followers = [];
+  }
+
+  // where the slider stands at first: where the models begin to differ
+  start() {
+    const errors = mean(this.bench.models.flatMap((model) => model.runs.filter((run) => run.test).map((run) => run.curve.errors / run.curve.total)));
+    return errors < 0.05 ? 0.95 : errors < 0.1 ? 0.9 : 0.8;
   }
 
   models() {

@@ -162,15 +162,15 @@ function operatingTable(view) {
 
 function sentence(view) {
   const { mode, value } = view.point;
-  const first = view.models().find(([, model]) => view.run(model).test);
-  if (!first) return "";
   const points = view.models().filter(([, model]) => view.run(model).test).map(([, model]) => [model.label, operate(view.run(model), view.point)]);
-  if (mode === "coverage") {
-    const [label, best] = points.reduce((a, b) => (b[1].risk < a[1].risk ? b : a));
-    return `Answering at least ${percent(value)} of inputs, ${shorten(label, 40)} makes the fewest errors: ${percent(best.risk, 2)} of ${count(best.answered)} answers.`;
-  }
-  const [label, best] = points.reduce((a, b) => (b[1].coverage > a[1].coverage ? b : a));
-  return `Accepting ${percent(value)} errors, ${shorten(label, 40)} answers the most: ${percent(best.coverage)} of inputs.`;
+  const [first] = points.map(([, at]) => at).sort((a, b) => (mode === "coverage" ? a.risk - b.risk : b.coverage - a.coverage));
+  const best = points.filter(([, at]) => (mode === "coverage" ? at.risk === first.risk : at.coverage === first.coverage));
+  const who = best.map(([label]) => shorten(label, 40)).join(" and ");
+  const verb = best.length > 1 ? ["make", "answer"] : ["makes", "answers"];
+  if (!first.answered) return "No model can answer anything at this point.";
+  return mode === "coverage"
+    ? `Answering at least ${percent(value)} of inputs, ${who} ${verb[0]} the fewest errors: ${count(first.wrong)} in ${count(first.answered)} answers.`
+    : `Accepting ${percent(value)} errors, ${who} ${verb[1]} the most: ${percent(first.coverage)} of inputs.`;
 }
 
 function riskTable(view) {
