@@ -172,7 +172,7 @@ def _encode(
             output = model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True)
             layers = torch.stack(output.hidden_states, dim=2)[mask]
         # beyond the range of half precision lies infinity
-        yield positions[mask], layers.clamp_(-65504, 65504).to(torch.float16)
+        yield positions[mask], layers.clamp(-65504, 65504).to(torch.float16)
 
 
 def _batches(sequences: Ragged) -> list[Tensor]:
