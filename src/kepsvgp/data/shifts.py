@@ -1,5 +1,6 @@
 """Corrupted test sets: the official arrays where they are at hand, generated ones elsewhere."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,7 @@ def for_images(
     clean = test.subset(torch.arange(len(test))[: config.corruption_limit])
     makers: dict[str, Callable[[], Examples]] = {}
     made_here = []
+    folder = _folder(config, clean) if cache else None
     for kind in corruptions.KINDS:
         path = official / f"{kind}.npy" if official is not None else None
         if path is not None and config.corruptions == "auto" and path.exists():
@@ -52,7 +54,9 @@ def for_images(
         else:
             made_here.append(kind)
             for severity in corruptions.SEVERITIES:
-                makers[f"{kind}/{severity}"] = _generated(config, clean, kind, severity, cache)
+                makers[f"{kind}/{severity}"] = _generated(
+                    config.seed, clean, kind, severity, folder
+                )
     return Shifts(LazyExamples(makers), _notes(made_here, len(clean), len(test)))
 
 
@@ -70,20 +74,33 @@ def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _folder(config: DataConfig, clean: ImageExamples) -> Callable[[], Path]:
+    """Where the corrupted versions of these images are kept; known when first asked for."""
+
+    @functools.cache
+    def find() -> Path:
+        pixels = clean.pixels[clean.places].numpy()
+        name = f"{config.name}-c-{store.key(corruptions.VERSION, config.seed, pixels)}"
+        return store.generated(store.data_root(config.root)) / name
+
+    return find
+
+
 def _generated(
-    config: DataConfig, clean: ImageExamples, kind: str, severity: int, cache: bool
+    seed: int,
+    clean: ImageExamples,
+    kind: str,
+    severity: int,
+    folder: Callable[[], Path] | None,
 ) -> Callable[[], Examples]:
-    def make() -> ImageExamples:
+    def generate() -> np.ndarray:
         pixels = clean.pixels[clean.places]
+        return corruptions.corrupt(pixels, kind, severity, seed=seed).numpy()
 
-        def generate() -> np.ndarray:
-            return corruptions.corrupt(pixels, kind, severity, seed=config.seed).numpy()
-
-        if not cache:
+    def make() -> ImageExamples:
+        if folder is None:
             return _like(clean, generate())
-        name = store.key(corruptions.VERSION, config.seed, pixels.numpy())
-        folder = store.generated(store.data_root(config.root)) / f"{config.name}-c-{name}"
-        return _like(clean, store.cached(folder / f"{kind}-{severity}.npy", generate))
+        return _like(clean, store.cached(folder() / f"{kind}-{severity}.npy", generate))
 
     return make
 
