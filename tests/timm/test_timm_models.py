@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import kepsvgp
+from kepsvgp.attention import KEPAttention
+from kepsvgp.attention.base import stochastic_layers
+
+ARGUMENTS = {
+    "img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2, "num_classes": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224", **ARGUMENTS)
+
+
+def images(size: int = 4) -> torch.Tensor:
+    return torch.randn(size, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(2)
+
+
+def test_conversion_keeps_the_trained_maps(model: nn.Module) -> None:
+    packed = model.blocks[-1].attn.qkv.weight.clone()
+    kepsvgp.convert(model, rank=4)
+    (layer,) = stochastic_layers(model)
+    assert isinstance(layer, KEPAttention)
+    assert_close(layer.to_qk.weight, packed[: 2 * 12])
+
+
+def test_converted_model_is_stochastic_in_evaluation(model: nn.Module) -> None:
+    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    model.eval()
+    with torch.no_grad():
+        assert (model(images()) - model(images())).abs().max() > 1e-6
+
+
+def test_prediction_does_not_depend_on_the_batch(model: nn.Module) -> None:
+    kepsvgp.convert(model, layers="all", rank=4, posterior_scale=1.0)
+    whole = kepsvgp.predict(model, images(), num_samples=5, generator=seeded())
+    first = kepsvgp.predict(model, images()[:1], num_samples=5, generator=seeded())
+    assert whole.epistemic.max() > 0
+    assert_close(whole.probs[:1], first.probs)
+
+
+def test_every_new_parameter_gets_a_gradient_and_training_learns(model: nn.Module) -> None:
+    kepsvgp.convert(model, rank=4)
+    labels = torch.tensor([0, 1, 2, 0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(60):
+        terms = kepsvgp.loss(model(images()), labels, model, num_train=10_000, ksvd_weight=0.1)
+        optimizer.zero_grad()
+        terms.total.backward()
+        if step == 0:
+            for name, parameter in stochastic_layers(model)[0].named_parameters():
+                assert parameter.grad is not None, name
+                assert parameter.grad.abs().sum() > 0, name
+        optimizer.step()
+        losses.append(terms.nll.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_folder_alone_restores_the_model(model: nn.Module, tmp_path: Path) -> None:
+    kepsvgp.convert(model, rank=4)
+    kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=ARGUMENTS)
+    torch.manual_seed(5)
+    restored = kepsvgp.load_pretrained(tmp_path / "saved")
+    first = kepsvgp.predict(model, images(), generator=seeded())
+    second = kepsvgp.predict(restored, images(), generator=seeded())
+    assert torch.equal(first.probs, second.probs)
+
+
+def test_normalised_queries_are_refused() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", **ARGUMENTS, qk_norm=True)
+    with pytest.raises(ValueError, match="q_norm"):
+        kepsvgp.convert(model)
