@@ -317,6 +317,9 @@ for projection in ("landmark", "free", "dual"):
     (first.square().sum() + terms[0].ksvd).backward()
     (second.square().sum() + terms[1].ksvd).backward()
     assert_close(layer.to_qk.weight.grad, eager.to_qk.weight.grad)
+    # batches of other sizes, with draws of their own
+    for size in (3, 5):
+        assert compiled(torch.randn(size, 9, 12)).shape == (size, 9, 12)
 print("equal")
 """
 

@@ -34,13 +34,18 @@ def sample_inducing(
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "draw head rank value"]:
     """Joint draws u_d = m_d + L_d ε, with an ε of its own for every head and value."""
-    noise = torch.randn(
-        (num_draws, *u_tril.shape[:-1]),
-        generator=generator,
-        dtype=u_tril.dtype,
-        device=u_tril.device,
-    )
+    noise = standard_normal((num_draws, *u_tril.shape[:-1]), u_tril, generator)
     return inducing_from_noise(u_mean, u_tril, noise)
+
+
+def standard_normal(
+    shape: tuple[int, ...], like: Float[Tensor, "..."], generator: torch.Generator | None
+) -> Float[Tensor, "..."]:
+    """Standard normal numbers of the type and device of `like`."""
+    if generator is None:
+        # without the argument, since with it compiled code takes no batch of another size
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def inducing_from_noise(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention, PenalisedAttention, SGPAttention, SoftmaxAttention
-from kepsvgp.attention.kep import Merge
+from kepsvgp.attention.kep import Merge, Noise
 from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Contest, Limit, compare
@@ -53,6 +53,7 @@ def contests(options: Options) -> Iterator[Contest]:
         layers = {
             "softmax, fused": SoftmaxAttention(shape.dim, shape.heads),
             "KEP": build(shape, KEPAttention),
+            "KEP, noise by token": build(shape, KEPAttention, noise="token"),
             "softmax, naive": NaiveAttention(shape.dim, shape.heads),
             "KEP, N × s × s": build(shape, PaperKEPAttention),
             "SGPA": _sgpa(shape),
@@ -83,7 +84,7 @@ def compiled(shape: Shape, options: Options) -> Contest:
     return Contest(f"compiled layer: {shape}", "eager", results, Limit("compiled", 1.01))
 
 
-def build(shape: Shape, kind: type[KEPAttention]) -> KEPAttention:
+def build(shape: Shape, kind: type[KEPAttention], noise: Noise = "joint") -> KEPAttention:
     """A KEP layer of this shape."""
     return kind(
         shape.dim,
@@ -92,6 +93,7 @@ def build(shape: Shape, kind: type[KEPAttention]) -> KEPAttention:
         merge=shape.merge,
         num_tokens=shape.tokens,
         num_landmarks=shape.landmarks,
+        noise=noise,
     )
 
 
