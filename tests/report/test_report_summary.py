@@ -88,6 +88,8 @@ def test_compare_keeps_different_test_sets_apart(tmp_path) -> None:
         ("msp", "temperature", "Temperature scaling"),
         ("kep", "temperature", "KEP-SVGP + Temperature scaling"),
         ("kep", "kep+kfllla", "KEP-SVGP + KFLLLA"),
+        ("kep", "kep+ensemble", "KEP-SVGP ensemble"),
+        ("msp", "ensemble", "Deep ensemble"),
         ("msp", "something_new", "something_new"),
     ],
 )
@@ -117,7 +119,8 @@ def test_metric_table_marks_the_best_of_each_direction(digits_runs) -> None:
     for column, metric in enumerate(table.metrics):
         means = [row.cells[column].mean for row in table.rows]
         best = max(means) if metric.better == "high" else min(means)
-        assert [row.cells[column].best for row in table.rows] == [m == best for m in means]
+        expected = [metric.text(m) == metric.text(best) for m in means]
+        assert [row.cells[column].best for row in table.rows] == expected
 
 
 def test_metric_table_leaves_what_is_missing_or_not_finite_unmarked(tmp_path) -> None:
@@ -260,13 +263,14 @@ def test_context_lists_other_checkpoints(tmp_path) -> None:
 def test_context_counts_the_models_of_an_ensemble(tmp_path) -> None:
     splits = {"test": draw(torch.arange(40) % 10)}
     run = write_run(tmp_path / "a", {"msp": splits, "ensemble": splits}, config=config("msp"))
-    write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
-
     (comparison,) = compare([run])
+    _, unknown = benchmark_context(comparison, NO_DATA).cost.rows
+    write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
     single, together = benchmark_context(comparison, NO_DATA).cost.rows
 
     assert single.cells == ("17.5 s", "250 ms", "123,456")
     assert together.cells == ("17.5 s × 3 models", "250 ms", "123,456 × 3 models")
+    assert unknown.cells == ("17.5 s per model", "250 ms", "123,456 per model")
 
 
 def test_compare_refuses_an_empty_list() -> None:

@@ -163,8 +163,10 @@ def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
 
 
 def _doubt(best: Model, second: Model) -> str:
-    """Says so where the lead over the second best is within the spread over seeds."""
+    """Says so where the lead over the second best is within the spread over seeds, or nothing."""
     ours, theirs = best.values("test", "aurc"), second.values("test", "aurc")
+    if f"{np.mean(ours):.4f}" == f"{np.mean(theirs):.4f}":
+        return f", as has {second.label}"
     if min(len(ours), len(theirs)) < 2:
         return ""
     spread = max(np.std(ours, ddof=1), np.std(theirs, ddof=1))
@@ -282,7 +284,7 @@ def _cost(models: Sequence[Model]) -> TextTable:
         prediction = model.values("test", "seconds_per_1000")
         parameters = model.members[0].run.parameters
         together = model.members[0].num_models
-        times = f" × {together} models" if together > 1 else ""
+        times = {None: " per model", 1: ""}.get(together, f" × {together} models")
         cells = (
             duration(float(np.mean(training))) + times if training else "not recorded",
             duration(float(np.mean(prediction))) if prediction else "not recorded",

@@ -57,11 +57,13 @@ class Member:
         return found if found is not None and np.isfinite(found.probs).all() else None
 
     @property
-    def num_models(self) -> int:
-        """How many trained models answer together: more than one in an ensemble."""
+    def num_models(self) -> int | None:
+        """How many trained models answer together; None for an ensemble that was not kept."""
         posthoc = self.method.split("+")[-1]
         path = self.run.folder / "methods" / self.checkpoint / posthoc / "ensemble.json"
-        return len(read_json(path)["members"]) if path.exists() else 1
+        if path.exists():
+            return len(read_json(path)["members"])
+        return None if posthoc == "ensemble" else 1
 
     @property
     def splits(self) -> list[str]:
@@ -183,6 +185,9 @@ def _settings(run: Run) -> dict[str, Any]:
 def name_of(trained: str, method: str) -> str:
     """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
     parts = method.split("+")
+    base = parts[0] if len(parts) > 1 else trained
+    if parts[-1] == "ensemble" and base != "msp":
+        return f"{NAMES.get(base, base)} ensemble"
     # a post-hoc method on plain softmax attention goes by its own name, as in the paper
     if parts[0] != trained and trained != "msp":
         parts = [trained, *parts]

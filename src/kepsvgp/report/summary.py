@@ -95,12 +95,14 @@ def _column(models: Sequence[Model], split: str, metric: Metric) -> list[Cell]:
     values = [tuple(model.values(split, metric.key)) for model in models]
     means = [float(np.mean(v)) if v else math.nan for v in values]
     finite = [mean for mean in means if math.isfinite(mean)]
+    texts = [metric.text(mean) if v else "" for v, mean in zip(values, means, strict=True)]
     best = None
-    if len(set(finite)) > 1:
-        best = max(finite) if metric.better == "high" else min(finite)
+    # as written: equal digits are equally good
+    if len({metric.text(mean) for mean in finite}) > 1:
+        best = metric.text(max(finite) if metric.better == "high" else min(finite))
     return [
-        Cell(v, metric.text(mean) if v else "", spread(v, metric), mean == best)
-        for v, mean in zip(values, means, strict=True)
+        Cell(v, text, spread(v, metric), text == best)
+        for v, text in zip(values, texts, strict=True)
     ]
 
 
