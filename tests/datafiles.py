@@ -108,6 +108,11 @@ def write_encoder(folder: Path) -> Path:
     return folder
 
 
+def sentence(name: str, number: int) -> str:
+    """A sentence of its own length for each number of a file."""
+    return f"The {name} {number} {'cat ' * (number % 9)}."
+
+
 def write_cola(root: Path, sizes: tuple[int, int, int]) -> None:
     """CoLA's three raw files with so many sentences; the last one does not end its last line."""
     folder = root / "cola_public" / "raw"
@@ -115,7 +120,7 @@ def write_cola(root: Path, sizes: tuple[int, int, int]) -> None:
     names = ("in_domain_train", "in_domain_dev", "out_of_domain_dev")
     for name, size in zip(names, sizes, strict=True):
         lines = [
-            f"src\t{number % 3 and 1}\t{'' if number % 3 else '*'}\tThe {name} {'cat ' * number}."
+            f"src\t{number % 3 and 1}\t{'' if number % 3 else '*'}\t{sentence(name, number)}"
             for number in range(size)
         ]
         ending = "" if name == "out_of_domain_dev" else "\n"

@@ -442,7 +442,7 @@ def test_layer_stands_in_a_plain_module(generator: torch.Generator) -> None:
 sizes = st.integers(1, 6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(batch=sizes, token=sizes, head=st.integers(1, 3), rank=sizes, seed=st.integers(0, 99))
 def test_dual_is_equivariant_to_token_permutations(
     batch: int, token: int, head: int, rank: int, seed: int
@@ -455,7 +455,7 @@ def test_dual_is_equivariant_to_token_permutations(
         assert_close(layer(x[:, order]), layer(x)[:, order], rtol=1e-6, atol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     token=st.integers(2, 9),
     seed=st.integers(0, 99),
@@ -472,7 +472,7 @@ def test_masked_tokens_do_not_matter(token: int, seed: int, projection: str) -> 
     assert_close(first[mask], second[mask], rtol=0.0, atol=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(token=sizes, rank=sizes, seed=st.integers(0, 99))
 def test_posterior_covariance_is_positive_semidefinite(token: int, rank: int, seed: int) -> None:
     generator = seeded(seed)
@@ -487,7 +487,7 @@ def test_posterior_covariance_is_positive_semidefinite(token: int, rank: int, se
     assert (torch.linalg.eigvalsh(covariance) >= -1e-9 * covariance.abs().max()).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rank=sizes, seed=st.integers(0, 999))
 def test_kl_is_never_negative(rank: int, seed: int) -> None:
     generator = seeded(seed)

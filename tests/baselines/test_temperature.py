@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from baselines.cases import TEXTS, make_batches, make_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -27,7 +27,6 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return logits.softmax(-1), torch.randint(classes, (examples,), generator=generator)
 
 
-@settings(deadline=None)
 @given(cases())
 def test_validation_nll_never_grows(case: tuple[Tensor, Tensor]) -> None:
     probs, labels = case
@@ -39,7 +38,6 @@ def test_validation_nll_never_grows(case: tuple[Tensor, Tensor]) -> None:
     assert nll(scaled.probs.clamp_min(1e-30), labels) <= nll(probs, labels) + 1e-5
 
 
-@settings(deadline=None)
 @given(cases(), st.floats(0.01, 100.0))
 def test_label_never_changes(case: tuple[Tensor, Tensor], t: float) -> None:
     probs, _ = case

@@ -20,7 +20,5 @@ def test_every_method_is_timed_beside_softmax() -> None:
     for costs_of in (costs.epoch, costs.prediction):
         assert costs_of["msp"].ratio == 1.0
         assert all(cost.seconds > 0 and cost.ratio > 0 for cost in costs_of.values())
-    # five members take about five times as long, however busy the machine is
-    assert costs.prediction["ensemble"].ratio > 1.5
     assert json.loads(json.dumps(costs.summary()))["prediction"]["msp"]["ratio"] == 1.0
     assert costs.table().row_count == len(costs.prediction)

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 
 from kepsvgp.bench.growth import Growth, allocations, exponent, peak_bytes
@@ -24,25 +22,37 @@ def test_contenders_take_turns() -> None:
     assert results["a"].ratios == (1.0, 1.0, 1.0)
 
 
-def test_slower_contender_has_the_larger_ratio() -> None:
-    contenders = {"quick": lambda: None, "slow": lambda: time.sleep(0.002)}
-    assert compare(contenders, baseline="quick", rounds=3, turn=0.0)["slow"].ratio > 10
+class Clock:
+    """A clock that only moves when a contender works."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def test_quick_contenders_fill_their_turn() -> None:
+def test_slower_contender_has_the_larger_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    contenders = {"quick": lambda: clock.work(0.25), "slow": lambda: clock.work(2.0)}
+    results = compare(contenders, baseline="quick", rounds=3, turn=0.0)
+    assert results["slow"].ratio == 8.0
+    assert results["slow"].seconds == (2.0, 2.0, 2.0)
+
+
+def test_quick_contenders_fill_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     calls = {"short": 0, "long": 0}
 
     def run(name: str, seconds: float) -> None:
         calls[name] += 1
-        time.sleep(seconds)
+        clock.work(seconds)
 
-    contenders = {
-        "short": lambda: run("short", 0.001),
-        "long": lambda: run("long", 0.03),
-    }
-    compare(contenders, baseline="long", rounds=2, turn=0.03, warmup=1)
-    assert calls["long"] <= 6
-    assert calls["short"] > 2 * calls["long"]
+    contenders = {"short": lambda: run("short", 0.5), "long": lambda: run("long", 4.0)}
+    compare(contenders, baseline="long", rounds=2, turn=4.0, warmup=1)
+    # a call to warm up and one to see how long it takes, then two turns
+    assert calls == {"short": 2 + 2 * 8, "long": 2 + 2 * 1}
 
 
 def test_unknown_baseline_is_refused() -> None:

@@ -85,7 +85,7 @@ def test_fetch_without_a_network_exits_with_2_and_one_message(tmp_path: Path) ->
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datafiles import write_cola, write_encoder
+from datafiles import sentence, write_cola, write_encoder
 
 from kepsvgp.config import DataConfig
 from kepsvgp.data import batches, cola, load_benchmark
@@ -26,7 +26,7 @@ def test_cola_has_its_parts_in_their_places(config: DataConfig) -> None:
     assert torch.equal(both, torch.arange(40))
     for part in (benchmark.train, benchmark.val):
         for position, row in enumerate(part.rows.tolist()):
-            assert part.raw(position) == f"The in_domain_train {'cat ' * row}."
+            assert part.raw(position) == sentence("in_domain_train", row)
             assert part.labels[position] == (1 if row % 3 else 0)
     assert benchmark.test.raw(2).startswith("The in_domain_dev")
     assert list(benchmark.shifts) == ["out_of_domain"]

@@ -5,7 +5,7 @@ import pytest
 import reference_metrics as reference
 import sklearn.metrics
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -80,7 +80,6 @@ def test_half_precisions_give_the_values_of_what_they_hold(dtype: torch.dtype) -
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_calibration_errors_of_values_on_the_edges_match_loops(
     pairs: list[tuple[int, int]],
 ) -> None:

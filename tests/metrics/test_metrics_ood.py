@@ -4,7 +4,7 @@ import pytest
 import reference_metrics as reference
 import sklearn.metrics
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
@@ -24,7 +24,6 @@ def logits(generator: torch.Generator) -> Tensor:
 
 
 @given(levels, levels, st.sampled_from(["in", "out"]))
-@settings(deadline=None)
 def test_ood_metrics_match_loops_and_scikit_learn(inside, outside, positive) -> None:
     in_scores, out_scores = torch.tensor(inside).double(), torch.tensor(outside).double()
     # the definition in words: in-distribution is found by low scores, the other by high ones
@@ -49,7 +48,6 @@ def test_ood_metrics_match_loops_and_scikit_learn(inside, outside, positive) -> 
 
 
 @given(levels, levels)
-@settings(deadline=None)
 def test_ood_auroc_is_the_same_for_both_positive_classes(inside, outside) -> None:
     sets = torch.tensor(inside).double(), torch.tensor(outside).double()
     expected = metrics.ood_auroc(*sets, positive="out")

@@ -27,7 +27,7 @@ def rankings(draw: st.DrawFn, max_size: int = 30) -> tuple[Tensor, Tensor]:
 
 
 @given(rankings(max_size=6))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_aurc_under_ties_is_its_mean_over_all_orders(case: tuple[Tensor, Tensor]) -> None:
     confidence, correct = case
     expected = reference.aurc_over_all_orders(confidence.tolist(), correct.tolist())
@@ -42,7 +42,6 @@ def test_aurc_equals_hand_value() -> None:
 
 
 @given(rankings())
-@settings(deadline=None)
 def test_ranking_metrics_match_loops(case: tuple[Tensor, Tensor]) -> None:
     confidence, correct = case
     scores, right = confidence.tolist(), correct.tolist()
@@ -64,7 +63,6 @@ def test_ranking_metrics_match_loops(case: tuple[Tensor, Tensor]) -> None:
 
 
 @given(rankings())
-@settings(deadline=None)
 def test_ranking_metrics_match_scikit_learn(case: tuple[Tensor, Tensor]) -> None:
     confidence, correct = (t.numpy() for t in case)
     fpr, tpr, _ = sklearn.metrics.roc_curve(correct, confidence)
@@ -89,7 +87,6 @@ def test_ranking_metrics_match_scikit_learn(case: tuple[Tensor, Tensor]) -> None
 
 
 @given(rankings(), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_ranking_metrics_ignore_the_order_of_tied_examples(case, random) -> None:
     confidence, correct = case
     order = list(range(len(correct)))
@@ -109,7 +106,6 @@ def test_ranking_metrics_ignore_the_order_of_tied_examples(case, random) -> None
 
 
 @given(rankings())
-@settings(deadline=None)
 def test_eaurc_is_zero_for_the_best_ranking_and_never_negative(case) -> None:
     confidence, correct = case
     best = correct.double() + torch.arange(len(correct)) / 1000
@@ -143,7 +139,6 @@ def test_fpr95_first_reaches_the_recall_where_nearest_falls_short() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=25),
 )
-@settings(deadline=None)
 def test_mcc_and_accuracy_match_loops_and_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     labels = torch.tensor([y for y, _ in pairs])
     predicted = torch.tensor([p for _, p in pairs])

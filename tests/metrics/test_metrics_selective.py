@@ -3,7 +3,7 @@ import math
 import pytest
 import reference_metrics as reference
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 from torch import Tensor
@@ -33,7 +33,6 @@ def test_risk_coverage_curve_without_ties_averages_to_aurc(generator: torch.Gene
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(0, 20))
-@settings(deadline=None)
 def test_threshold_for_coverage_is_the_highest_that_suffices(levels, twentieths) -> None:
     confidence, wanted = torch.tensor(levels).float() / 5, twentieths / 20
     threshold, coverage = metrics.threshold_for_coverage(confidence, wanted)

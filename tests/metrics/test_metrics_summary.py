@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kepsvgp import metrics
@@ -59,7 +59,6 @@ def test_all_metrics_equal_the_functions_of_their_names(golden: Path) -> None:
     st.randoms(use_true_random=False),
     st.sampled_from(["exact", "paper"]),
 )
-@settings(deadline=None)
 def test_all_metrics_ignore_the_order_of_the_data(pairs, random, convention) -> None:
     table = torch.tensor([[6, 1, 1], [4, 4, 0], [8, 0, 0], [3, 3, 2], [1, 6, 1]]).double() / 8
     # the first two rows make sure that one prediction is right and one wrong
