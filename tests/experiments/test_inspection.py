@@ -69,7 +69,7 @@ def test_inspection_noise_is_that_of_draws(generator) -> None:
         handle.remove()
         pair = layer.scores(seen[0])
         u_tril = svgp.lower_cholesky(layer.u_tril_raw)
-        u = svgp.sample_inducing(layer.u_mean, u_tril, 4000, generator=generator)
+        u = svgp.sample_inducing(layer.u_mean, u_tril, 1000, generator=generator)
         whitened = svgp.whiten(layer.log_lambda, u)
         # (draw batch head token value) for either branch
         drawn = [torch.einsum("bhrn,dhrv->dbhnv", s, whitened) for s in (pair.e, pair.r)]
@@ -78,7 +78,7 @@ def test_inspection_noise_is_that_of_draws(generator) -> None:
 
     assert kep.posterior is not None
     noise = torch.tensor(kep.posterior.noise)
-    # 4,000 draws: a relative error of about 1/√8000 ≈ 1 % in each standard deviation
+    # 1,000 draws: a relative error of about 1/√2000 ≈ 2 % in each standard deviation, less in sums
     torch.testing.assert_close(noise, (variance / (variance + energy)).sqrt(), rtol=0.05, atol=0)
 
 

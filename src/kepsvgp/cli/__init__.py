@@ -11,6 +11,7 @@ from kepsvgp.cli.demo import demo
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.report import report
+from kepsvgp.cli.reproduce import reproduce
 from kepsvgp.cli.train import train
 from kepsvgp.errors import UserError, printable
 
@@ -37,6 +38,7 @@ app.command()(evaluate)
 app.command()(inspect)
 app.command()(compare)
 app.command()(report)
+app.command()(reproduce)
 app.command()(bench)
 app.add_typer(data)
 

@@ -1,0 +1,108 @@
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kepsvgp.experiments import sweep
+from kepsvgp.experiments.declarations import Table
+from kepsvgp.experiments.filled import Filled, fill_table
+from kepsvgp.experiments.plan import Study, Task
+from kepsvgp.experiments.sweep import Piece
+from kepsvgp.experiments.tables import NAMES
+from kepsvgp.experiments.timing import measure
+from kepsvgp.experiments.work import perform
+from kepsvgp.metrics import UndefinedMetricWarning
+
+TINY = """
+[data]
+name = "digits"
+train_limit = 64
+val_limit = 32
+test_limit = 48
+corruption_limit = 16
+[model]
+depth = 2
+dim = 12
+num_heads = 2
+mlp_dim = 12
+patch_size = 4
+[model.kep]
+rank = 2
+[model.sgpa]
+num_inducing = 3
+[model.svdkl]
+num_features = 4
+grid_size = 8
+[train]
+epochs = 2
+augment = false
+batch_size = 32
+lr = 1e-2
+[prediction]
+num_samples = 2
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration of the digits that trains in a moment."""
+    path = tmp_path_factory.mktemp("configs") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Jobs are done in the output root, as their processes are."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+class Swept:
+    """Every table and figure of the paper on tiny digits, done in this process."""
+
+    def __init__(self, out: Path, pieces: list[Piece]) -> None:
+        self.out, self.pieces = out, pieces
+        self._filled: dict[str, Filled] = {}
+
+    def piece(self, name: str) -> Piece:
+        return next(piece for piece in self.pieces if piece.exhibit.name == name)
+
+    def study(self) -> Study:
+        return self.pieces[0].study
+
+    def filled(self, name: str) -> Filled:
+        if name not in self._filled:
+            exhibit, study = self.piece(name)
+            assert isinstance(exhibit, Table)
+            self._filled[name] = fill_table(exhibit, study, self.out, resamples=50)
+        return self._filled[name]
+
+
+@pytest.fixture(scope="session")
+def swept(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    out = tmp_path_factory.mktemp("swept")
+    study = Study(dataset="digits", seeds=2, file=tiny)
+    # seventy-five sets for each method that is asked about shifts: two will do
+    few = ["msp", "kep", "deep_ensembles", "kep_ensembles"]
+    exhibits = [
+        sweep.exhibits([name], few if name in ("table2", "figure5") else [])[0] for name in NAMES
+    ]
+    pieces = sweep.pieces(exhibits, "digits", lambda _: study)
+    jobs = sweep.jobs_of(pieces)
+    with inside(out), warnings.catch_warnings():
+        # sixteen images under a corruption may all be wrong
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        for job in (*jobs.tasks, *jobs.timings):
+            if isinstance(job, Task):
+                assert perform(job, Path()) == {}
+            else:
+                measure(job, Path())
+    return Swept(out, pieces)

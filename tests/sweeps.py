@@ -1,0 +1,47 @@
+"""Sweeps compared file by file, times aside."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+# keys that hold times, wherever they are, and checksums of what holds them
+TIMES = {
+    *("seconds", "val_seconds", "seconds_per_1000", "data_wait", "waited"),
+    *("checksum", "kepsvgp_checksum"),
+}
+
+
+def files_of(out: Path) -> dict[str, Path]:
+    """Everything in an output root but logs and locks, by relative name."""
+    found = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    return {
+        name: path
+        for name, path in sorted(found.items())
+        if not name.startswith("logs/") and path.name != ".lock"
+    }
+
+
+def content_of(path: Path) -> Any:
+    """What a file says, times left out."""
+    match path.suffix:
+        case ".json":
+            return without_times(json.loads(path.read_text()))
+        case ".jsonl":
+            return [without_times(json.loads(line)) for line in path.read_text().splitlines()]
+        case ".safetensors":
+            with safe_open(path, framework="numpy") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                about = file.metadata() or {}
+            if "position" in about:
+                about = without_times(about | {"position": json.loads(about["position"])})
+            return about, {name: (t.dtype, t.tobytes()) for name, t in tensors.items()}
+        case _:
+            return path.read_bytes()
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(v) for key, v in value.items() if key not in TIMES}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
