@@ -121,7 +121,7 @@ def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jo
     """What there is, what is left and how long it may take."""
     from kepsvgp.experiments.declarations import Table
     from kepsvgp.experiments.plan import rows_of
-    from kepsvgp.experiments.records import estimate, failure, left_of
+    from kepsvgp.experiments.records import estimate, failure, left_of, paper_hours
     from kepsvgp.progress import clock
 
     for piece in wanted:
@@ -151,6 +151,9 @@ def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jo
     if guess.unknown:
         text += f" and {guess.unknown} pieces of work that nothing here can be compared with"
     typer.echo(text)
+    hours = paper_hours(every.tasks)
+    if hours is not None and all(piece.study.budget == "paper" for piece in wanted):
+        typer.echo(f"all of it at the paper's speed on a V100: about {hours:.1f} h of training")
 
 
 def _run(left: "Jobs", out: Path, *, jobs: int, ray: str | None, threads: int | None) -> int:

@@ -20,6 +20,7 @@ from kepsvgp.config import RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.experiments.findings import INSPECT_FILE
 from kepsvgp.experiments.plan import Ask, Task
+from kepsvgp.experiments.published import published
 from kepsvgp.files import read_json, write_json
 from kepsvgp.runs import RunFolder
 from kepsvgp.state import load_position
@@ -188,6 +189,28 @@ def estimate(tasks: Sequence[Task], out: Path, *, jobs: int = 1) -> Estimate:
             seconds += each or 0.0
             unknown += each is None
     return Estimate(seconds / max(1, jobs), unknown)
+
+
+# depth of the networks whose epochs the paper timed in table 4
+_TIMED_DEPTH = {"cifar10": 5, "cifar100": 6, "imdb": 1, "cola": 2}
+
+
+def paper_hours(tasks: Sequence[Task]) -> float | None:
+    """Hours of training at the speed that the paper printed for a V100, in proportion to depth.
+
+    None where it timed nothing like it. The first step of SV-DKL is a task of its own, and its
+    second one is taken to be as fast.
+    """
+    times, seconds = published("table4"), 0.0
+    for task in tasks:
+        config = task.config
+        row = {"svdkl": "msp"}.get(config.method, config.method)
+        timed = times.get(config.data.name, {}).get(row)
+        if timed is None:
+            return None
+        share = config.model.depth / _TIMED_DEPTH[config.data.name]
+        seconds += total_epochs(config) * share * timed["seconds_per_epoch"].mean
+    return seconds / 3600
 
 
 def _cost(known: dict[tuple[str, ...], list[float]], keys: Sequence[tuple[str, ...]]) -> Any:
