@@ -7,7 +7,7 @@ from baselines.cases import CONFIG, IMAGES, TEXTS, make_batches, make_model
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from kepsvgp.attention import noise
+from kepsvgp.attention import SoftmaxAttention, noise
 from kepsvgp.baselines import mc_dropout
 from kepsvgp.errors import UserError
 from kepsvgp.models import build_model
@@ -138,6 +138,35 @@ def test_layers_before_the_first_dropout_run_once() -> None:
 
     # one pass over the embedding without samples, one over the block with them
     assert seen == [3, 4]
+
+
+@pytest.mark.parametrize("place", [2, 4])
+def test_dropout_before_pooling_is_sampled(place: int) -> None:
+    model = make_model(IMAGES)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, SoftmaxAttention):
+            module.attention_dropout = 0.0
+    model.blocks[-1].mlp[place].p = 0.4
+    inputs, _, _ = next(make_batches(IMAGES, 5))
+
+    first, second = logits_of(mc_dropout.fit(model, num_samples=2), inputs, 1)
+
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("shape", [IMAGES, TEXTS])
+def test_layer_that_draws_may_sample_slices_but_dropout_does_not(
+    shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = mc_dropout.fit(make_model(shape, attention="kep"), num_samples=3)
+    inputs, _, _ = next(make_batches(shape, 5))
+    whole = logits_of(method, inputs, 1)
+
+    monkeypatch.setattr("kepsvgp.models.blocks.SLICE_BYTES", 1)
+
+    assert_close(logits_of(method, inputs, 1), whole)
 
 
 def test_samples_have_the_mean_and_variance_of_torch_s_own_dropout() -> None:

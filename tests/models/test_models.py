@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from kepsvgp.attention import KEPAttention, SoftmaxAttention
+from kepsvgp.attention import KEPAttention, SoftmaxAttention, fixed_draws
 from kepsvgp.config import KepConfig, ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.models import (
@@ -15,7 +15,7 @@ from kepsvgp.models import (
     transformer_imdb,
     vit_cifar,
 )
-from kepsvgp.models.blocks import mean_pool
+from kepsvgp.models.blocks import Block, encode, mean_pool
 from kepsvgp.models.text import ScalarMix, sinusoids
 from kepsvgp.models.vit import patches
 from kepsvgp.objective import loss
@@ -164,6 +164,61 @@ def test_mean_pool_is_the_mean_of_the_real_tokens(generator) -> None:
 
     assert_close(pooled[:, 0], x[:, 0, :3].mean(dim=1))
     assert_close(pooled[:, 1], torch.zeros(SAMPLE, 3))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_pooled_block_is_the_mean_of_its_output(masked, generator) -> None:
+    block = Block(SoftmaxAttention(8, 2), 8, 13, dropout=0.5).double().eval()
+    x = torch.randn(SAMPLE, 2, TOKEN, 8, generator=generator, dtype=torch.float64)
+    mask = torch.tensor([[True] * 3 + [False] * 4, [False] * TOKEN]) if masked else None
+
+    assert_close(block(x, mask, pool=True), mean_pool(block(x, mask), mask))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("num_bytes", [1, 2 * SAMPLE * TOKEN * 22 * 8])
+def test_slices_of_the_batch_meet_the_same_draws(
+    layers, fixed, num_bytes, generator, monkeypatch
+) -> None:
+    config = SMALL.model_copy(update={"depth": 3, "kep_layers": layers})
+    model = build_model(config, TEXTS, CLASS, attention="kep").double().eval()
+    inputs = inputs_for(TEXTS, generator)
+
+    def logits() -> Tensor:
+        draws = torch.Generator().manual_seed(0)
+        if not fixed:
+            return call(model, inputs, num_samples=SAMPLE, generator=draws)
+        with fixed_draws(model, SAMPLE, generator=draws):
+            return call(model, inputs, num_samples=SAMPLE)
+
+    whole = logits()
+    monkeypatch.setattr("kepsvgp.models.blocks.SLICE_BYTES", num_bytes)
+
+    assert_close(logits(), whole)
+
+
+def test_slices_of_tokens_that_have_samples_meet_the_same_draws(generator, monkeypatch) -> None:
+    torch.manual_seed(0)
+    kep = KEPAttention(8, 2, rank=3, projection="dual")
+    blocks = [Block(layer, 8, 13, dropout=0.5) for layer in (SoftmaxAttention(8, 2), kep)]
+    blocks = [block.double().eval() for block in blocks]
+    x = torch.randn(SAMPLE, 3, TOKEN, 8, generator=generator, dtype=torch.float64)
+    mask = torch.tensor([[True] * 3 + [False] * 4, [False] * TOKEN, [True] * TOKEN])
+
+    def pooled() -> Tensor:
+        draws = torch.Generator().manual_seed(0)
+        return encode(blocks, x, mask, num_samples=SAMPLE, generator=draws)
+
+    whole = pooled()
+    monkeypatch.setattr("kepsvgp.models.blocks.SLICE_BYTES", 2 * SAMPLE * TOKEN * 8 * 8)
+
+    assert whole.shape == (SAMPLE, 3, 8)
+    assert_close(pooled(), whole)
+    with fixed_draws(kep, SAMPLE, generator=torch.Generator().manual_seed(0)):
+        assert_close(
+            mean_pool(blocks[1](blocks[0](x, mask), mask, num_samples=SAMPLE), mask), whole
+        )
 
 
 def test_scalar_mix_starts_as_the_mean_of_the_layers(generator) -> None:

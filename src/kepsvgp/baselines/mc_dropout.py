@@ -165,7 +165,8 @@ class SharedDropout(TorchFunctionMode):
 def _attention_dropout(model: nn.Module, sampling: SharedDropout) -> Iterator[None]:
     """Within the block, attention layers pass on their dropout rate, as they do in training.
 
-    Only their own flags are set, not those of anything in them, such as a batch norm.
+    Only their own flags and those of dropout are set, not those of anything else in them, such
+    as a batch norm.
     """
 
     def expand(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -186,12 +187,13 @@ def _attention_dropout(model: nn.Module, sampling: SharedDropout) -> Iterator[No
         for module in attentions
         if isinstance(module, SoftmaxAttention) and module.attention_dropout > 0
     ]
-    for module in attentions:
+    dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    for module in attentions + dropouts:
         module.training = True
     try:
         yield
     finally:
-        for module in attentions:
+        for module in attentions + dropouts:
             module.training = False
         for hook in hooks:
             hook.remove()

@@ -1,12 +1,13 @@
 """What the Transformers are made of. Everything broadcasts over a leading sample axis."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import PenalisedLayer
+from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, use_draws
 
 
 class Classifier(nn.Module):
@@ -73,12 +74,83 @@ class Block(nn.Module):
         *,
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*samples batch token dim"]:
-        """Attention, then the MLP, each added to what it was given."""
-        x = x + self.attention(
-            self.attention_norm(x), mask, num_samples=num_samples, generator=generator
-        )
-        return x + self.mlp(self.mlp_norm(x))
+        pool: bool = False,
+    ) -> Float[Tensor, "*samples batch token dim"] | Float[Tensor, "*samples batch dim"]:
+        """Attention, then the MLP, each added to what it was given.
+
+        With `pool`, the mean over the real tokens. Means and linear maps commute, so without
+        dropout the MLP's last map is then applied once for each sequence, not for each token.
+        """
+        normalised = self.attention_norm(x)
+        x = x + self.attention(normalised, mask, num_samples=num_samples, generator=generator)
+        if not pool:
+            return x + self.mlp(self.mlp_norm(x))
+        if _has_training_parts(self.mlp):
+            return mean_pool(x + self.mlp(self.mlp_norm(x)), mask)
+        to_hidden, activation, _, to_output, _ = self.mlp
+        hidden = activation(to_hidden(self.mlp_norm(x)))
+        out = mean_pool(x, mask) + to_output(mean_pool(hidden, mask))
+        return out if mask is None else out * mask.any(dim=-1, keepdim=True)
+
+
+# Samples of a slice of the batch: what the allocator hands out again instead of asking the system.
+SLICE_BYTES = 6 * 2**20
+
+
+def encode(
+    blocks: Sequence[nn.Module],
+    x: Float[Tensor, "*sample batch token dim"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+    *,
+    num_samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*samples batch dim"]:
+    """`mean_pool` of what the blocks, one after another, make of the tokens.
+
+    From the first stochastic layer on there is S times as much of everything. In evaluation the
+    batch passes that part in slices, so that a prediction with many samples needs no more memory
+    than a pass, and little more traffic. All slices meet the same draws, and no sequence knows
+    its batch, so nothing else changes. Where dropout is on, which counts its calls when it is
+    sampled, the batch stays whole.
+    """
+    layers = [stochastic_layers(block) for block in blocks]
+    # whatever comes before the first draw runs once
+    first = next((i for i, own in enumerate(layers) if own), len(blocks) - 1)
+    for block in blocks[:first]:
+        x = block(x, mask)
+
+    def rest(x: Tensor, mask: Tensor | None) -> Tensor:
+        for block in blocks[first:-1]:
+            x = block(x, mask, num_samples=num_samples, generator=generator)
+        return blocks[-1](x, mask, num_samples=num_samples, generator=generator, pool=True)
+
+    drawing = [layer for own in layers for layer in own]
+    whole = not drawing or torch.compiler.is_compiling() or any(map(_has_training_parts, blocks))
+    batch = x.shape[-3]
+    if num_samples is None or whole or batch == 0:
+        return rest(x, mask)
+    num_bytes = x.nbytes // batch * (num_samples if x.ndim == 3 else 1)
+    size = max(1, SLICE_BYTES // max(1, num_bytes))
+    slices = [slice(start, start + size) for start in range(0, batch, size)]
+    with use_draws(_draws_for(drawing, num_samples, generator)):
+        parts = [rest(x[..., rows, :, :], None if mask is None else mask[rows]) for rows in slices]
+    return torch.cat(parts, dim=-2)
+
+
+def _has_training_parts(module: nn.Module) -> bool:
+    """Whether anything in it is in training mode, as dropout is that Monte Carlo samples."""
+    return any(part.training for part in module.modules())
+
+
+def _draws_for(
+    layers: Sequence[PenalisedLayer], num_samples: int, generator: torch.Generator | None
+) -> dict[nn.Module, Tensor]:
+    """The draws that are fixed already, and new ones for the other layers."""
+    held = {layer: draws_of(layer) for layer in layers}
+    return {
+        layer: layer.draw(num_samples, generator=generator) if draws is None else draws
+        for layer, draws in held.items()
+    }
 
 
 def mean_pool(
@@ -89,5 +161,5 @@ def mean_pool(
         return x.mean(dim=-2)
     weights = mask.to(x.dtype)
     # Σₙ mₙ xₙ / Σₙ mₙ
-    total = (x * weights.unsqueeze(-1)).sum(dim=-2)
-    return total / weights.sum(dim=-1, keepdim=True).clamp(min=1)
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1)
+    return (weights.unsqueeze(-2) @ x).squeeze(-2)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
-from kepsvgp.models.blocks import Block, Classifier, mean_pool
+from kepsvgp.models.blocks import Block, Classifier, encode
 
 
 class ScalarMix(nn.Module):
@@ -86,9 +86,8 @@ class TextTransformer(Classifier):
             x = torch.cat([x, self.mix(features).to(x.dtype)], dim=-1)
         x = self.to_tokens(x)
         x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
-        for block in self.blocks:
-            x = block(x, mask, num_samples=num_samples, generator=generator)
-        return self.norm(mean_pool(x, mask))
+        pooled = encode(list(self.blocks), x, mask, num_samples=num_samples, generator=generator)
+        return self.norm(pooled)
 
     def forward(
         self,

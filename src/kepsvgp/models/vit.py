@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
-from kepsvgp.models.blocks import Block, Classifier, mean_pool
+from kepsvgp.models.blocks import Block, Classifier, encode
 
 
 class VisionTransformer(Classifier):
@@ -49,9 +49,8 @@ class VisionTransformer(Classifier):
     ) -> Float[Tensor, "*sample batch dim"]:
         """Normalised mean of the last tokens."""
         x = self.to_tokens(patches(images, self.patch_size)) + self.positions
-        for block in self.blocks:
-            x = block(x, num_samples=num_samples, generator=generator)
-        return self.norm(mean_pool(x, None))
+        pooled = encode(list(self.blocks), x, None, num_samples=num_samples, generator=generator)
+        return self.norm(pooled)
 
     def forward(
         self,
