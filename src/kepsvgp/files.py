@@ -8,9 +8,11 @@ changed, cut or damaged is then refused instead of being read as other numbers.
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +35,19 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path` that takes its place when the block succeeds.
 
     The content reaches the disk before the name changes, so that after a crash `path`
-    holds either the old content or the new one. On an error the temporary file is removed;
-    a full disk or a folder that may not be written to is a `UserError`.
+    holds either the old content or the new one. The temporary path is in a folder of its own,
+    `.NAME.….part`, as libraries may put files of theirs beside it; all that a killed process
+    leaves is that folder. A full disk or a folder that may not be written to is a `UserError`.
     """
-    temporary: Path | None = None
+    folder: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        temporary = Path(name)
+        folder = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        temporary = Path(folder) / "content"
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
-        # mkstemp gives 0600; what we write should be as readable as any other new file
+        # some libraries make it 0600; what we write should be as readable as any other new file
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
@@ -55,8 +57,23 @@ def replacing(path: Path) -> Iterator[Path]:
             "Make room or give another folder, then run the same command again."
         ) from None
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(folder: Path, *, pattern: str = ".*.part", older_than: float = 0.0) -> None:
+    """Removes what killed processes left half written below `folder`.
+
+    Args:
+        folder: Where to look, at any depth.
+        pattern: What it is called.
+        older_than: Seconds since it was last changed, where others may be writing now.
+    """
+    limit = time.time() - older_than
+    for path in list(folder.rglob(pattern)):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime <= limit:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _umask() -> int:
@@ -75,6 +92,17 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def checksum(content: bytes) -> str:
     """A checksum that tells damage, not malice."""
     return new_checksum(content).hexdigest()
+
+
+def csv_cell(value: str | float | None) -> str | float | None:
+    """A value for a CSV file that no spreadsheet takes for a formula; numbers stay numbers."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -109,7 +137,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         seal = {key: entries[-1].pop(key) for key in ("format", "checksum")}
     except LookupError:
         raise damaged(path, "JSON lines", "its last line has no checksum") from None
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise damaged(path, "JSON lines", error) from None
     return _unseal(path, {"entries": entries, **seal})["entries"]
 

@@ -43,6 +43,7 @@ from kepsvgp.files import (
     read_json_lines,
     replacing,
     seal_tensors,
+    sweep,
     tensor_metadata,
     write_atomic,
     write_json,
@@ -164,9 +165,7 @@ class RunFolder:
         """Holds a new run, or one that is resumed, for writing; anything else is refused."""
         self._check(config, record, resume=resume)
         with self.lock():
-            for part in self.path.rglob(".*.part"):
-                # what a killed process was writing
-                part.unlink()
+            sweep(self.path)
             if not self.config_file.exists():
                 text = dump_config(config.model_copy(update={"versions": library_versions()}))
                 about = {CONFIG_SUM: checksum(text.encode())}

@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
+from kepsvgp.data.store import A_DAY
 from kepsvgp.errors import UserError
+from kepsvgp.files import sweep
 
 _DAMAGE = (
     tarfile.TarError,
@@ -48,6 +50,7 @@ def extract(archive: Path, root: Path, folder: str, *, limit: int) -> None:
         limit: The greatest number of unpacked bytes.
     """
     root.mkdir(parents=True, exist_ok=True)
+    sweep(root, pattern=".unpacking-*", older_than=A_DAY)
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as name:
         staging = Path(name)
         try:

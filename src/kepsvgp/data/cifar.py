@@ -152,7 +152,8 @@ def read_classes(root: Path, layout: Layout) -> tuple[str, ...]:
     binary = root / layout.binary_folder / layout.binary_meta_file
     path = root / layout.python_folder / layout.meta_file
     if binary.exists() and not path.exists():
-        names = tuple(line for line in binary.read_text(encoding="utf-8").split("\n") if line)
+        text = binary.read_bytes().decode("utf-8", errors="replace")
+        names = tuple(line for line in text.split("\n") if line)
         path = binary
     else:
         content = load_plain(store.require(path, layout.name))

@@ -6,7 +6,7 @@ to `generated/` beside them, each file whole or absent, under a name that says w
 
 import hashlib
 import os
-import time
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,8 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import new_checksum, replacing
+from kepsvgp.files import new_checksum, replacing, sweep
 
+# seconds after which nobody is still writing what has the name of a half-written file
+A_DAY = 24 * 3600
+
+# what NumPy raises for a damaged header, which it reads as if it were Python
+_DAMAGE = (
+    *(ValueError, OSError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError),
+    *(tokenize.TokenError, RecursionError),
+)
 # stands before the checksum of an array
 _MARK = b"kepsvgp\x01"
 _CHUNK = 1 << 20
@@ -95,7 +103,7 @@ def once(path: Path, write: Callable[[Path], None]) -> None:
     with _alone(path):
         # another process may have made it while this one waited
         if not path.exists():
-            _sweep(path.parent)
+            sweep(path.parent, older_than=A_DAY)
             with replacing(path) as temporary:
                 write(temporary)
 
@@ -146,18 +154,10 @@ def _check(path: Path) -> None:
             raise refuse(path, "an array that kepsvgp generated", "its checksum is wrong")
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what processes that were killed more than a day ago left half written."""
-    yesterday = time.time() - 24 * 3600
-    for path in folder.glob(".*.part"):
-        if path.stat().st_mtime < yesterday:
-            path.unlink(missing_ok=True)
-
-
 def load_array(path: Path) -> np.ndarray:
     """A `.npy` file, mapped: what is not used is not read. Changes stay in memory."""
     try:
         # copy-on-write and not read-only: torch wants memory that it could write to
         return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except _DAMAGE as error:
         raise refuse(path, "a NumPy array file (.npy)", f"reading it failed ({error})") from None

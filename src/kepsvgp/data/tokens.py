@@ -78,7 +78,12 @@ def _wordpiece(path: Path) -> "Tokenizer":
     """The uncased tokenizer of BERT with the vocabulary of a `vocab.txt`."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    words = path.read_text(encoding="utf-8").split("\n")
+    try:
+        words = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} must be a BERT vocabulary in UTF-8; reading it failed ({error})."
+        ) from None
     vocabulary = {word.rstrip("\r"): number for number, word in enumerate(words) if word}
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     missing = [word for word in special if word not in vocabulary]

@@ -12,6 +12,7 @@ from kepsvgp.experiments.claims import Claim
 from kepsvgp.experiments.declarations import METRICS, TITLES, Column
 from kepsvgp.experiments.filled import Filled, best_rows
 from kepsvgp.experiments.published import Number
+from kepsvgp.files import csv_cell
 
 NOTHING = "–"
 
@@ -167,7 +168,7 @@ def as_csv(filled: Filled) -> str:
                     len(cell.values),
                     None if printed is None else printed.mean,
                     None if printed is None else printed.sd,
-                    "; ".join(cell.reasons),
+                    csv_cell("; ".join(cell.reasons)),
                 ]
             )
     return text.getvalue()
