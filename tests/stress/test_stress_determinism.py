@@ -1,0 +1,135 @@
+"""Same seed, same bits: across processes, orders of batches, prefetching, interruptions."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from breaking import CONFIG, assert_same_results, many, run_command
+from torch import nn
+
+from kepsvgp import KEPAttention, predict
+from kepsvgp.configfile import load_config
+from kepsvgp.data import batches, load_benchmark
+from kepsvgp.data.augment import CropFlip
+from kepsvgp.prediction import predict_batches
+from kepsvgp.runs import RunFolder
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "small.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def in_a_new_process(config: Path, out: Path, hash_seed: str) -> None:
+    """A process that shares nothing with others, not even the order of its sets."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kepsvgp", "train", config, "train.epochs=2", "--out", out],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_processes_come_to_the_same_bits(config, tmp_path, tried) -> None:
+    runs = [tmp_path / str(number) for number in range(many(2, 5))]
+    for number, out in enumerate(runs):
+        in_a_new_process(config, out, str(number + 1))
+    for out in runs[1:]:
+        assert_same_results(out, runs[0])
+        # files too, to the last byte
+        for name in ("model.safetensors", "predictions/score/kep/test.safetensors"):
+            assert (out / name).read_bytes() == (runs[0] / name).read_bytes()
+    tried("processes of one seed, equal to the last bit", len(runs))
+
+
+METHODS = ("sgpa", "kep", "msp", "primal", "sngp", "svdkl")
+
+
+@pytest.mark.parametrize("method", METHODS[: many(1, len(METHODS))])
+def test_every_method_comes_to_the_same_bits(method, processes, config, tmp_path, tried) -> None:
+    for name in ("one", "two"):
+        ended = run_command(
+            processes, tmp_path / "text", "train", config, f"method={method}", "train.epochs=1",
+            "--out", tmp_path / name,
+        )  # fmt: skip
+        assert ended.code == 0, ended.err
+    assert_same_results(tmp_path / "one", tmp_path / "two")
+    tried("processes of one seed, equal to the last bit", 2)
+
+
+def test_batches_are_the_same_with_any_prefetching(config, tried) -> None:
+    benchmark = load_benchmark(load_config(config).data)
+    expected = None
+    for prefetch in (0, 1, 2, 8):
+        made = [
+            (batch.inputs, batch.labels, batch.index)
+            for batch in batches(
+                benchmark.train,
+                32,
+                shuffle=True,
+                augment=CropFlip(padding=1, flip=True),
+                generator=torch.Generator().manual_seed(3),
+                prefetch=prefetch,
+            )
+        ]
+        expected = expected or made
+        for one, other in zip(made, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    tried("loaders with 0, 1, 2 and 8 batches prepared ahead", 4)
+
+
+def test_prediction_does_not_depend_on_the_order_of_batches(config, tmp_path, tried) -> None:
+    settings = load_config(config, ["train.epochs=1"])
+    benchmark = load_benchmark(settings.data)
+    from kepsvgp.training import train
+
+    model = train(settings, benchmark, tmp_path / "run").model("last")
+    whole = list(batches(benchmark.test, 10))
+    expected = predict_batches(model, whole, num_samples=3, seed=1)
+    tries = many(5, 100)
+    for seed in range(tries):
+        order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
+        found = predict_batches(model, [whole[i] for i in order], num_samples=3, seed=1)
+        assert torch.equal(found.probs, expected.probs)
+        assert torch.equal(found.aleatoric, expected.aleatoric)
+    assert RunFolder(tmp_path / "run").model("last").training is False
+    tried("orders of batches with the same prediction", tries)
+
+
+class Classifier(nn.Module):
+    def __init__(self, **settings) -> None:
+        super().__init__()
+        self.layer, self.head = KEPAttention(12, 3, rank=4, **settings), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x).mean(dim=-2))
+
+
+@pytest.mark.parametrize("noise", ["joint", "token"])
+@pytest.mark.parametrize("projection", ["landmark", "dual"])
+def test_eight_threads_predict_as_one(noise, projection, tried) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    torch.manual_seed(0)
+    model = Classifier(noise=noise, projection=projection).eval()
+    jobs = many(40, 500)
+    inputs = [torch.randn(2 + number % 3, 5 + number % 4, 12) for number in range(jobs)]
+
+    def ask(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(number)
+        prediction = predict(model, inputs[number], num_samples=3, generator=generator)
+        return prediction.probs, prediction.aleatoric
+
+    serial = [ask(number) for number in range(jobs)]
+    with ThreadPoolExecutor(8) as pool:
+        parallel = list(pool.map(ask, range(jobs)))
+    for one, other in zip(serial, parallel, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+    tried("predictions from 8 threads, equal to the serial ones", jobs)

@@ -1,0 +1,364 @@
+"""Every file that is read, cut, flipped, emptied, exchanged: refused by name, or as it was."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from breaking import CONFIG, assert_explained, many, run_command
+from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
+from PIL import Image
+from torch import Tensor, nn
+
+from kepsvgp import convert
+from kepsvgp.abstention import Abstainer
+from kepsvgp.baselines import kfllla, mc_dropout, msp, temperature
+from kepsvgp.baselines.methods import get_method
+from kepsvgp.configfile import load_config, parse_config
+from kepsvgp.conversion import load_pretrained, save_pretrained
+from kepsvgp.data import cifar, cola, load_benchmark, pictures, store, svhn, table, tokens
+from kepsvgp.errors import UserError
+from kepsvgp.evaluation import evaluate
+from kepsvgp.experiments.inspection import inspect_run
+from kepsvgp.files import FORMAT, write_json
+from kepsvgp.prediction import Prediction
+from kepsvgp.report.runs import read_predictions, read_run
+from kepsvgp.runs import RunFolder
+from kepsvgp.state import load_position
+from kepsvgp.training import train
+
+# one worker makes the files that they share
+pytestmark = pytest.mark.xdist_group("files")
+
+
+class Kind(NamedTuple):
+    """A file and what is made of it."""
+
+    path: Path
+    read: Callable[[Path], Any]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two results are equal to the last bit."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def damages(content: bytes, seed: int, flips: int) -> Iterator[bytes]:
+    """Cut at every class of length, with more behind, exchanged, and with single bits flipped."""
+    size = len(content)
+    chance = random.Random(seed)
+    lengths = {0, 1, 2, 7, 8, 9, size // 4, size // 2, 3 * size // 4, size - 9, size - 8, size - 1}
+    lengths |= {chance.randrange(size) for _ in range(flips // 4)}
+    yield from (content[:length] for length in sorted(lengths) if 0 <= length < size)
+    yield content + b"more"
+    yield bytes(size)
+    yield b"\xff" * size
+    yield b"{}"
+    yield b"[1, 2]"
+    for _ in range(flips):
+        place = chance.randrange(8 * size)
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        yield bytes(flipped)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """One of everything that kepsvgp writes."""
+    root = tmp_path_factory.mktemp("made")
+    config = parse_config(
+        {
+            "method": "kep",
+            "data": {"train_limit": 64, "val_limit": 40, "test_limit": 40, "corruptions": "none"},
+            "model": {
+                "depth": 1,
+                "dim": 8,
+                "num_heads": 2,
+                "mlp_dim": 8,
+                "patch_size": 4,
+                "kep": {"rank": 2},
+            },
+            "prediction": {"num_samples": 2},
+            "train": {"epochs": 2, "batch_size": 32, "select": "last"},
+        }
+    )
+    benchmark = load_benchmark(config.data)
+    run = train(config, benchmark, root / "run")
+    evaluate(run, benchmark, run.model("last"), method="kep", checkpoint="last", splits=("test",))
+    for name in ("temperature", "mc_dropout", "kfllla"):
+        get_method(name, run, benchmark, "last")
+    inspect_run(run, benchmark, checkpoint="last", split="test", examples=4)
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1, enable_nested_tensor=False
+    )
+    save_pretrained(convert(encoder, 1, rank=2), root / "converted")
+    prediction = Prediction.load(run.predictions_file("last", "kep", "test"))
+    Abstainer.fit(prediction, max_risk=0.5).save(root / "converted")
+    vocabulary = write_vocabulary(root / "vocab.txt", "the cat sat")
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    tokens.cached_tokens(
+        root / "tokens.safetensors", lambda: tokens.tokenize(tokenizer, ["the cat", "sat"], 9)
+    )
+    store.cached(root / "array.npy", lambda: np.arange(60, dtype=np.uint8).reshape(3, 4, 5))
+    return root
+
+
+def _state(path: Path) -> Any:
+    position = load_position(path)
+    assert position is not None
+    return vars(position)
+
+
+def _method(folder: Path) -> Any:
+    run = RunFolder(folder.parents[2])
+    model = run.model("last")
+    match folder.name:
+        case "temperature":
+            return temperature.load(folder, msp.fit(model)).temperature
+        case "mc_dropout":
+            return mc_dropout.load(folder, model).num_samples
+        case "kfllla":
+            loaded = kfllla.load(folder, model)
+            return loaded.prior_precision, loaded.num_samples, tuple(loaded.curvature)
+
+
+def never() -> Any:
+    raise AssertionError("made a second time")
+
+
+def ours(made: Path) -> dict[str, Kind]:
+    run = made / "run"
+
+    def in_run(name: str, read: Callable[[RunFolder], Any]) -> Kind:
+        return Kind(run / name, lambda path: read(RunFolder(run)))
+
+    methods = run / "methods" / "last"
+    converted = made / "converted"
+    return {
+        "config of a run": in_run("config.toml", lambda r: (r.config().model_dump(),)),
+        "record of a run": in_run("run.json", lambda r: r.record()),
+        "history": in_run("history.jsonl", lambda r: r.history()),
+        "metrics": in_run("metrics.json", lambda r: r.metrics()),
+        "weights": in_run("checkpoints/last.safetensors", lambda r: r.model("last").state_dict()),
+        "chosen weights": in_run("model.safetensors", lambda r: r.model().state_dict()),
+        "state": Kind(run / "state" / "state.safetensors", _state),
+        "predictions": in_run(
+            "predictions/last/kep/test.safetensors",
+            lambda r: Prediction.load(r.predictions_file("last", "kep", "test")).probs,
+        ),
+        "predictions in the report": in_run(
+            "predictions/last/kep/test.safetensors",
+            lambda r: read_predictions(r.predictions_file("last", "kep", "test")).probs,
+        ),
+        "spectra in the report": in_run("inspect.json", lambda r: read_run(r.path).spectra),
+        "temperature": Kind(methods / "temperature/temperature.json", lambda p: _method(p.parent)),
+        "mc_dropout": Kind(methods / "mc_dropout/mc_dropout.json", lambda p: _method(p.parent)),
+        "kfllla": Kind(methods / "kfllla/kfllla.json", lambda p: _method(p.parent)),
+        "kfllla curvature": Kind(
+            methods / "kfllla/curvature.safetensors", lambda p: _method(p.parent)
+        ),
+        "converted record": Kind(
+            converted / "kepsvgp.json", lambda p: load_pretrained(p.parent).state_dict()
+        ),
+        "converted weights": Kind(
+            converted / "model.safetensors", lambda p: load_pretrained(p.parent).state_dict()
+        ),
+        "abstainer": Kind(converted / "abstainer.json", lambda p: Abstainer.load(p.parent)),
+        "tokens": Kind(
+            made / "tokens.safetensors", lambda p: tuple(tokens.cached_tokens(p, never))
+        ),
+        "array": Kind(made / "array.npy", lambda p: np.array(store.cached(p, never))),
+    }
+
+
+NAMES = (
+    "config of a run", "record of a run", "history", "metrics", "weights", "chosen weights",
+    "state", "predictions", "predictions in the report", "spectra in the report", "temperature",
+    "mc_dropout", "kfllla", "kfllla curvature", "converted record", "converted weights",
+    "abstainer", "tokens", "array",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_file_of_ours_is_refused_or_read_as_it_was(name, made, tried) -> None:
+    assert ours(made).keys() == set(NAMES)
+    kind = ours(made)[name]
+    content, intact = kind.path.read_bytes(), kind.read(kind.path)
+    count, refused = 0, []
+    try:
+        for damaged in damages(content, seed=len(name), flips=many(8, 400)):
+            kind.path.write_bytes(damaged)
+            count += 1
+            try:
+                found = kind.read(kind.path)
+            except UserError as error:
+                refused.append(str(error))
+            else:
+                assert same(found, intact), damaged[:200]
+    finally:
+        kind.path.write_bytes(content)
+    assert same(kind.read(kind.path), intact)
+    # spaces between numbers may change and nothing else
+    assert len(refused) > 0.9 * count
+    assert all(kind.path.name in message for message in refused)
+    tried("damaged files that kepsvgp wrote: refused by name, or the same numbers", count)
+
+
+@pytest.mark.parametrize("name", ["record of a run", "metrics", "converted record", "abstainer"])
+@pytest.mark.parametrize("version", [FORMAT + 1, 0, None, "1", True])
+def test_other_format_version_is_refused(name, version, made, tried) -> None:
+    kind = ours(made)[name]
+    content = kind.path.read_bytes()
+    text = content.decode()
+    assert f'"format": {FORMAT}' in text
+    try:
+        kind.path.write_text(
+            text.replace(f'"format": {FORMAT}', f'"format": {json.dumps(version)}')
+        )
+        with pytest.raises(UserError, match="must have format") as caught:
+            kind.read(kind.path)
+        assert kind.path.name in str(caught.value)
+        newer = isinstance(version, int) and version > FORMAT
+        assert ("newer kepsvgp" in str(caught.value)) == newer
+    finally:
+        kind.path.write_bytes(content)
+    tried("files of another format version", 1)
+
+
+@pytest.mark.parametrize("name", ["weights", "state", "predictions", "converted weights", "tokens"])
+def test_other_format_version_of_tensors_is_refused(name, made, tried) -> None:
+    kind = ours(made)[name]
+    content = kind.path.read_bytes()
+    try:
+        kind.path.write_bytes(content.replace(b'"kepsvgp_format":"1"', b'"kepsvgp_format":"2"', 1))
+        with pytest.raises(UserError, match="newer kepsvgp"):
+            kind.read(kind.path)
+    finally:
+        kind.path.write_bytes(content)
+    tried("files of another format version", 1)
+
+
+def test_weights_of_another_model_are_refused(made, tmp_path, tried) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(made / "run", run)
+    shutil.copy(made / "converted/model.safetensors", run / "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors must hold weights of the model"):
+        RunFolder(run).model()
+    converted = tmp_path / "converted"
+    shutil.copytree(made / "converted", converted)
+    shutil.copy(run / "checkpoints/last.safetensors", converted / "model.safetensors")
+    with pytest.raises(UserError, match=r"must hold the weights that kepsvgp\.json"):
+        load_pretrained(converted)
+    tried("weights of another model", 2)
+
+
+def test_valid_json_of_another_kind_is_refused(made, tmp_path, tried) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(made / "run", run)
+    write_json(run / "inspect.json", {"layers": 3})
+    with pytest.raises(UserError, match=r"inspect\.json"):
+        read_run(run)
+    tried("valid JSON of another kind", 1)
+
+
+def test_commands_explain_damaged_files(processes, made, tmp_path, tried) -> None:
+    run = tmp_path / "run"
+    commands = {
+        "config.toml": ("evaluate", run),
+        "run.json": ("inspect", run),
+        "metrics.json": ("report", run, "--out", tmp_path / "page.html"),
+        "history.jsonl": ("report", run, "--out", tmp_path / "page.html"),
+        "checkpoints/last.safetensors": ("evaluate", run),
+        "state/state.safetensors": ("train", tmp_path / "c.toml", "--out", run, "--resume"),
+    }
+    chosen = dict(list(commands.items())[: many(2, 6)])
+    for name, said in chosen.items():
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(made / "run", run)
+        shutil.copy(run / "config.toml", tmp_path / "c.toml")
+        text = (tmp_path / "c.toml").read_text()
+        (tmp_path / "c.toml").write_text(text.partition("[versions]")[0])
+        content = (run / name).read_bytes()
+        (run / name).write_bytes(content[: len(content) // 2])
+        ended = run_command(processes, tmp_path / "text", *said)
+        assert_explained(ended, Path(name).name)
+        assert not (tmp_path / "page.html").exists()
+    tried("commands on a damaged run: exit code 2, no traceback", len(chosen))
+
+
+def theirs(root: Path) -> dict[str, Kind]:
+    """Files of users and publishers, which carry no checksum of ours."""
+    write_python(root, TINY10)
+    write_binary(root / "binary", TINY10)
+    write_svhn(root / "svhn" / "test.mat", 3)
+    write_cola(root, (12, 5, 4))
+    (root / "texts.csv").write_text(
+        "text,label\n" + "".join(f'"a text, {n}",{"ab"[n % 2]}\n' for n in range(9))
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 15, 3), dtype=np.uint8)
+    for suffix in ("png", "jpg", "bmp", "gif"):
+        Image.fromarray(pixels).save(root / f"picture.{suffix}")
+    (root / "own.toml").write_text(CONFIG)
+    np.save(root / "official.npy", pixels)
+    write_vocabulary(root / "vocab.txt", "the cat sat")
+    python, binary = root / TINY10.python_folder, root / "binary" / TINY10.binary_folder
+    dev = root / "cola_public/raw/in_domain_dev.tsv"
+
+    def picture(path: Path) -> np.ndarray:
+        return pictures.read(path, 8)
+
+    return {
+        "CIFAR, python": Kind(
+            python / "test_batch", lambda p: cifar.check_file(root, TINY10, "test_batch")
+        ),
+        "CIFAR, classes": Kind(python / "batches.meta", lambda p: cifar.read_classes(root, TINY10)),
+        "CIFAR, binary classes": Kind(
+            binary / TINY10.binary_meta_file, lambda p: cifar.read_classes(root / "binary", TINY10)
+        ),
+        "CIFAR, binary": Kind(
+            binary / "test_batch.bin",
+            lambda p: cifar.check_file(root / "binary", TINY10, "test_batch"),
+        ),
+        "SVHN": Kind(root / "svhn" / "test.mat", svhn.read),
+        "CoLA": Kind(dev, lambda p: cola.read(p, 5)),
+        "CSV": Kind(root / "texts.csv", table.read),
+        "PNG": Kind(root / "picture.png", picture),
+        "JPEG": Kind(root / "picture.jpg", picture),
+        "BMP": Kind(root / "picture.bmp", picture),
+        "GIF": Kind(root / "picture.gif", picture),
+        "configuration": Kind(root / "own.toml", load_config),
+        "NumPy array": Kind(root / "official.npy", lambda p: np.array(store.load_array(p))),
+        "vocabulary": Kind(root / "vocab.txt", tokens.load_tokenizer),
+    }
+
+
+def test_damaged_file_of_others_is_an_error_that_names_it(tmp_path, tried) -> None:
+    count = 0
+    for name, kind in theirs(tmp_path).items():
+        content = kind.path.read_bytes()
+        refused = []
+        kind.read(kind.path)
+        for damaged in damages(content, seed=len(name), flips=many(20, 1500)):
+            kind.path.write_bytes(damaged)
+            count += 1
+            try:
+                kind.read(kind.path)
+            except UserError as error:
+                refused.append(str(error))
+        assert all(kind.path.name in message for message in refused), name
+        kind.path.write_bytes(content)
+    tried("damaged files of users and publishers: read, or refused by name", count)

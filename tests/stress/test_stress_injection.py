@@ -1,0 +1,141 @@
+"""Names and texts of strangers, which must command neither terminal, spreadsheet nor page."""
+
+import csv
+import io
+import json
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+import torch
+from breaking import assert_explained, run_command
+
+import kepsvgp
+from kepsvgp.cli import main
+from kepsvgp.errors import printable
+from kepsvgp.files import csv_cell
+
+HOSTILE = (
+    "\x1b]0;owned\x07",
+    "\x1b[2J\x1b[H",
+    "\x1b[31mred",
+    "\x9b31m",
+    "a\rb",
+    "back\b\b\bspace",
+    "\x07bell",
+    "\u202egnp.exe",
+    "\u2066isolate",
+    "nul\x00",
+    "[red]markup[/red]",
+    "half \ud800 pair",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_printable_text_commands_nothing(text, tried) -> None:
+    shown = printable(text)
+
+    assert all(ord(letter) >= 32 and not 127 <= ord(letter) < 160 for letter in shown)
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    shown.encode()
+    assert printable("lines\nand\ttabs, käse, 漢字, עברית") == "lines\nand\ttabs, käse, 漢字, עברית"
+    tried("texts that would command a terminal", 1)
+
+
+@pytest.mark.parametrize("text", [t for t in HOSTILE if "\x00" not in t and "\ud800" not in t])
+def test_errors_about_hostile_names_command_nothing(
+    text, tmp_path, monkeypatch, capsys, tried
+) -> None:
+    # a class of the test part that the train part has not is named in the error
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for part, classes in (("train", ("a", "b")), ("test", ("a", text))):
+        with (folder / f"{part}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("text", "label"))
+            writer.writerows((f"{part} {n}", classes[n % 2]) for n in range(40))
+    arguments = ("train", "c.toml", "data.name=csv", f"data.path={folder}", f"model.{text}=1")
+    (tmp_path / "c.toml").write_text('[data]\nname = "csv"\npath = "data"\n')
+    monkeypatch.chdir(tmp_path)
+    for said in (arguments, arguments[:-1]):
+        monkeypatch.setattr(sys, "argv", ["kepsvgp", *said])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        err = capsys.readouterr().err
+        assert "\x1b" not in err
+        assert "\x07" not in err
+        assert "\x9b" not in err
+        assert "\u202e" not in err
+        assert "\r" not in err.replace("\r\n", "")
+        assert "error: " in err
+    tried("texts that would command a terminal", 2)
+
+
+def test_tables_for_spreadsheets_hold_no_formula(tried) -> None:
+    """What begins with =, +, -, @ is a formula to a spreadsheet; only numbers may."""
+    formulas = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("x")')
+    for text in formulas:
+        row = io.StringIO()
+        csv.writer(row).writerow([csv_cell(text)])
+        (cell,) = next(csv.reader(io.StringIO(row.getvalue())))
+        assert cell[0] not in "=+-@\t\r"
+        assert cell.endswith(text)
+    assert [csv_cell(value) for value in ("-1.5", "+3", -1.5, None, "a=b")] == [
+        "-1.5", "+3", -1.5, None, "a=b",
+    ]  # fmt: skip
+    tried("formulas in tables", len(formulas))
+
+
+def test_whoever_writes_csv_guards_against_formulas() -> None:
+    package = Path(kepsvgp.__file__).parent
+    for path in package.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "csv.writer(" not in text or "csv_cell(" in text, path
+
+
+def test_page_of_hostile_classes_runs_nothing(tmp_path, tried) -> None:
+    from report.folders import draw, write_run
+
+    from kepsvgp.report import write_report
+
+    classes = [f"{text}</script><script>alert({n})</script>" for n, text in enumerate(HOSTILE)]
+    labels = torch.arange(60) % len(classes)
+    splits = {"test": draw(labels, len(classes))}
+    notes = ["<img src=x onerror=alert(1)>", "{{ 7 * 7 }}"]
+    run = write_run(tmp_path / "run", {"kep": splits}, classes=classes, notes=notes)
+
+    html = write_report([run], tmp_path / "page.html").read_text(encoding="utf-8")
+
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    assert "{{ 7 * 7 }}" in html
+    assert "\x1b" not in html
+    # the policy lets only the page's own scripts run
+    assert "default-src 'none'" in unescape(html)
+    tried("hostile names of classes and notes in the page", len(classes) + len(notes))
+
+
+def test_archives_and_pickles_of_strangers_stay_harmless(processes, tmp_path, tried) -> None:
+    """The whole way: a hostile file where the data set should be, through the command line."""
+    from datafiles import TINY10, Evil, write_python
+
+    write_python(tmp_path, TINY10)
+    import pickle
+
+    trace = tmp_path / "it-ran"
+    path = tmp_path / TINY10.python_folder / "test_batch"
+    path.write_bytes(pickle.dumps({b"data": Evil(trace), b"labels": [1]}, protocol=2))
+    (tmp_path / "c.toml").write_text('[data]\nname = "cifar10"\n')
+
+    ended = run_command(
+        processes, tmp_path / "text", "train", tmp_path / "c.toml", "--data-root", tmp_path,
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+
+    assert_explained(ended)
+    assert not trace.exists()
+    assert not (tmp_path / "run").exists()
+    assert json.dumps(str(trace)) not in ended.out
+    tried("hostile pickles through the command line", 1)
