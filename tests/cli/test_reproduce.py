@@ -87,6 +87,9 @@ def test_reproduce_writes_tables_and_figures(local) -> None:
     assert figure.read_bytes()[:4] == b"\x89PNG"
     assert b"<svg" in figure.with_suffix(".svg").read_bytes()
     assert figure.name in figure.with_suffix(".md").read_text()
+    page = (local / "report-digits-tiny.html").read_text()
+    assert "KEP-SVGP" in page
+    assert page.rstrip().endswith("</html>")
 
 
 def test_reproduce_again_trains_nothing(local, tiny, monkeypatch, capsys) -> None:
@@ -100,7 +103,7 @@ def test_reproduce_again_trains_nothing(local, tiny, monkeypatch, capsys) -> Non
     after = {name: path.stat().st_mtime_ns for name, path in files_of(local).items()}
     assert before.keys() == after.keys()
     changed = {name for name in before if before[name] != after[name]}
-    assert all(name.startswith(("tables/", "figures/")) for name in changed)
+    assert all(name.startswith(("tables/", "figures/", "report-")) for name in changed)
 
 
 def main_exits_well() -> None:

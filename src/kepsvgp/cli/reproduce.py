@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kepsvgp.experiments.figures import FigureData
+    from kepsvgp.experiments.plan import Study
     from kepsvgp.experiments.sweep import Jobs, Piece
 
 
@@ -112,6 +113,8 @@ def reproduce(
     failed = _run(left, out, jobs=jobs, ray=ray, threads=threads)
     for piece in wanted:
         _write(piece, out, resamples)
+    for name in dict.fromkeys(piece.study.dataset for piece in wanted):
+        _write_report(name, every, out, study_of(name))
     if failed:
         typer.echo(f"{failed} of {len(left.tasks) + len(left.timings)} jobs failed", err=True)
         raise typer.Exit(1)
@@ -202,6 +205,22 @@ def _write(piece: "Piece", out: Path, resamples: int) -> None:
         typer.echo(f"written: {', '.join(map(str, paths))}\n")
     else:
         typer.echo("nothing to draw\n")
+
+
+def _write_report(dataset: str, every: "Jobs", out: Path, study: "Study") -> None:
+    """Writes the report page over the finished runs of a data set, and says where it is."""
+    from kepsvgp.experiments.records import left_of
+    from kepsvgp.report import write_report
+
+    runs = [
+        out / task.name
+        for task in every.tasks
+        if task.config.data.name == dataset and task.asks and left_of(task, out).is_nothing
+    ]
+    if runs:
+        page = out / f"report-{dataset}-{study.budget}.html"
+        write_report(runs, page, checkpoint=study.checkpoint)
+        typer.echo(f"report page: {page}")
 
 
 def _draw(found: "FigureData") -> "Figure":
