@@ -141,6 +141,7 @@ class KepConfig(Section):
         noise: One draw for a sequence, or one for each token.
         branches: The pair, or one branch twice (the ablation of the asymmetry).
         qk_bias: Whether queries and keys have a bias.
+        ksvd_loss: The paper's J², or the residual of the singular pairs (`dual` alone).
         posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
     """
 
@@ -151,6 +152,7 @@ class KepConfig(Section):
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
+    ksvd_loss: Literal["objective", "residual"] = "objective"
     posterior_scale: PositiveFloat = 0.1
 
 

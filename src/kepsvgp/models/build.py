@@ -114,6 +114,7 @@ def _attention(kind: AttentionKind, config: ModelConfig, num_tokens: int | None)
                 branches=kep.branches,
                 qk_bias=kep.qk_bias,
                 dropout=config.dropout,
+                ksvd_loss=kep.ksvd_loss,
                 posterior_scale=kep.posterior_scale,
             )
         case "primal":
