@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kepsvgp.conversion import convert as convert
     from kepsvgp.conversion import load_pretrained as load_pretrained
     from kepsvgp.conversion import save_pretrained as save_pretrained
+    from kepsvgp.deployment import export as export
     from kepsvgp.objective import LossTerms as LossTerms
     from kepsvgp.objective import loss as loss
     from kepsvgp.prediction import Prediction as Prediction
@@ -25,6 +26,7 @@ _PUBLIC = {
     "LossTerms": "kepsvgp.objective",
     "Prediction": "kepsvgp.prediction",
     "convert": "kepsvgp.conversion",
+    "export": "kepsvgp.deployment",
     "load_pretrained": "kepsvgp.conversion",
     "loss": "kepsvgp.objective",
     "predict": "kepsvgp.prediction",

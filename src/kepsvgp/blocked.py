@@ -91,7 +91,7 @@ def read_out_samples(
     if bias.ndim == 1:
         out = torch.bmm(of_each, maps)
     else:
-        out = torch.baddbmm(bias.repeat(len(merged), 1), of_each, maps)
+        out = torch.baddbmm(bias.repeat(merged.shape[0], 1), of_each, maps)
     return out.unflatten(1, tokens.shape[:2])
 
 

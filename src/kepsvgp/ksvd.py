@@ -86,7 +86,8 @@ def landmarks(
         return x[:, landmark_positions(full, num_landmarks)[0]]
     num_real = mask.sum(dim=-1)
     # the real tokens first, in their order
-    order = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)
+    # (by distinct numbers: ONNX has no stable sort)
+    order = (torch.arange(num_tokens, device=x.device) + 2**32 * ~mask).argsort(dim=-1)
     index = order.gather(1, landmark_positions(num_real, num_landmarks))
     picked = x.gather(1, index.unsqueeze(-1).expand(batch, num_landmarks, dim))
     return picked.masked_fill((num_real == 0)[:, None, None], 0.0)
@@ -115,7 +116,7 @@ def landmark_directions(
     by_head = torch.einsum("b m h f -> h m b f", tokens.unflatten(-1, (num_heads, -1)))
     # one product for each head: (2s × M)(M × batch·f)
     product = weight.mT @ by_head.flatten(2)
-    parts = product.unflatten(-1, (len(x), -1)).unflatten(1, (2, rank))
+    parts = product.unflatten(-1, (x.shape[0], -1)).unflatten(1, (2, rank))
     return torch.einsum("h p s b f -> b p h s f", parts).flatten(1, 2).mT
 
 

@@ -81,7 +81,8 @@ class Prediction:
         """
         if average not in ("probs", "logits"):
             raise UserError(f"average must be 'probs' or 'logits'; got {average!r}.")
-        if not logits.isfinite().all():
+        # a check of the data, which a traced graph cannot hold
+        if not torch.compiler.is_compiling() and not logits.isfinite().all():
             raise UserError(
                 "the model must give finite logits; some are NaN or infinite. Look for such "
                 "numbers in the inputs and the weights, and for inputs of extreme size."
@@ -184,23 +185,32 @@ def predict(
 def sampled_logits(
     model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "sample example class"]:
-    """Logits of every sample; one sample for a model without stochastic layers.
+    """Logits of every sample; one sample for a model without stochastic layers."""
+    if not stochastic_layers(model):
+        return call(model, inputs).unsqueeze(0)
+    with fixed_draws(model, num_samples, generator=generator) as draws:
+        return logits_with_draws(model, inputs, draws)
+
+
+def logits_with_draws(
+    model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor]
+) -> Float[Tensor, "sample example class"]:
+    """Logits of every sample, from the draws of every stochastic layer.
 
     The layers before the first stochastic one run once: a model whose forward takes
     `num_samples` sees to that itself; any other is called once a sample, with those layers'
     output remembered.
     """
-    if not stochastic_layers(model):
-        return call(model, inputs).unsqueeze(0)
-    with fixed_draws(model, num_samples, generator=generator) as draws:
-        if "num_samples" in inspect.signature(model.forward).parameters:
+    num_samples = len(next(iter(draws.values())))
+    if "num_samples" in inspect.signature(model.forward).parameters:
+        with use_draws(draws):
             return call(model, inputs, num_samples=num_samples)
-        model = with_remembered_trunk(model)
-        logits = []
-        for sample in range(num_samples):
-            with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
-                logits.append(call(model, inputs))
-        return torch.stack(logits)
+    model = with_remembered_trunk(model)
+    logits = []
+    for sample in range(num_samples):
+        with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
+            logits.append(call(model, inputs))
+    return torch.stack(logits)
 
 
 def predict_batches(

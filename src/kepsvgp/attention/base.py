@@ -100,13 +100,14 @@ def draws_of(layer: nn.Module) -> Tensor | None:
 @contextmanager
 def use_draws(draws: Mapping[nn.Module, Tensor]) -> Iterator[Mapping[nn.Module, Tensor]]:
     """Within the block, the named layers use these draws and make none of their own."""
+    before = {layer: getattr(layer, "_held_draws", None) for layer in draws}
     token = _DRAWS.set(draws)
     _hold(draws)
     try:
         yield draws
     finally:
         _DRAWS.reset(token)
-        _hold({layer: draws_of(layer) for layer in draws})
+        _hold(before)
 
 
 def _hold(draws: Mapping[nn.Module, Tensor | None]) -> None:

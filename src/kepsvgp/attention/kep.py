@@ -175,7 +175,7 @@ class KEPAttention(PenalisedAttention):
         """
         self._check_inputs(x, mask, num_samples)
         sequences = x.flatten(0, -3)
-        mask_of_each = _repeat_mask(mask, len(sequences))
+        mask_of_each = _repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask_of_each)
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
         if self.training:
@@ -374,7 +374,8 @@ class KEPAttention(PenalisedAttention):
         )
 
 
-def _repeat_mask(mask: Tensor | None, num_sequences: int) -> Tensor | None:
-    if mask is None or len(mask) == 0:
+def _repeat_mask(mask: Tensor | None, sequences: Tensor) -> Tensor | None:
+    """The mask of every sequence; sizes are read off shapes, which may be symbolic, not `len`."""
+    if mask is None or mask.shape[0] == sequences.shape[0]:
         return mask
-    return mask.repeat(num_sequences // len(mask), 1)
+    return mask.repeat(sequences.shape[0] // mask.shape[0], 1)

@@ -68,7 +68,7 @@ class SoftmaxAttention(nn.Module):
             q,
             k,
             v,
-            attn_mask=None if mask is None else _key_mask(mask, len(q)),
+            attn_mask=None if mask is None else _key_mask(mask, q),
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
         merged = values.transpose(1, 2).reshape(*leading, num_tokens, dim)
@@ -76,8 +76,10 @@ class SoftmaxAttention(nn.Module):
 
 
 def _key_mask(
-    mask: Bool[Tensor, "batch token"], num_sequences: int
+    mask: Bool[Tensor, "batch token"], q: Float[Tensor, "sequence head token feature"]
 ) -> Bool[Tensor, "sequence 1 1 token"]:
     """Which keys may be attended to; a row of padding alone attends to itself, not to nothing."""
     keys = mask | ~mask.any(dim=-1, keepdim=True)
-    return keys.repeat(num_sequences // len(mask), 1)[:, None, None, :]
+    if q.shape[0] != mask.shape[0]:
+        keys = keys.repeat(q.shape[0] // mask.shape[0], 1)
+    return keys[:, None, None, :]

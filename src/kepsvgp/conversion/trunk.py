@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import PenalisedAttention
+from kepsvgp.attention.base import PenalisedLayer
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -21,7 +21,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def with_remembered_trunk(model: nn.Module) -> nn.Module:
     """A copy of `model` whose blocks before the first stochastic layer remember their output."""
     for name, module in model.named_modules():
-        if isinstance(module, PenalisedAttention):
+        if isinstance(module, PenalisedLayer) and module.is_stochastic:
             return _copy_along(model, name.split("."))
     return model
 

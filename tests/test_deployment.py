@@ -1,0 +1,138 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import onnxruntime
+import pytest
+import torch
+from conversion import families
+from torch import Tensor
+from torch.testing import assert_close
+
+from kepsvgp import KEPAttention, convert, export, predict
+from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.config import KepConfig, ModelConfig
+from kepsvgp.errors import UserError
+from kepsvgp.models import ImageShape, TextShape, build_model
+from kepsvgp.prediction import logits_with_draws
+
+SMALL = ModelConfig(
+    depth=2, dim=12, num_heads=2, mlp_dim=13, embedding_dim=12,
+    kep=KepConfig(rank=3, posterior_scale=1.0),
+)  # fmt: skip
+
+
+def text(batch: int, length: int) -> dict[str, Tensor]:
+    lengths = torch.arange(batch).unsqueeze(1) % length + 1
+    mask = torch.arange(length) < lengths
+    return {"tokens": torch.randint(17, (batch, length)), "mask": mask}
+
+
+def make(name: str, batch: int = 3, length: int = 7) -> tuple[torch.nn.Module, Any]:
+    torch.manual_seed(0)
+    if name == "vit":
+        model, _ = families.make("vit")
+        convert(model, rank=3, posterior_scale=1.0)
+        return model, {"pixel_values": torch.randn(batch, 3, 10, 10)}
+    if name == "bert":
+        model, _ = families.make("bert")
+        convert(model, [1], rank=3, posterior_scale=1.0)
+        return model, families.text_batch([max(1, length - i) for i in range(batch)])
+    if name == "own image":
+        model = build_model(SMALL, ImageShape(3, 8, 8), 5, attention="kep")
+        return model, torch.randn(batch, 3, 8, 8)
+    model = build_model(SMALL, TextShape(vocab_size=17), 5, attention="kep")
+    return model, text(batch, length)
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """No checks of shapes: while a graph is traced sizes are symbols, which they would fix."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "draws"),
+    [
+        *((name, "torch", "fixed") for name in ("vit", "bert", "own image", "own text")),
+        *((name, "onnx", "fixed") for name in ("vit", "bert", "own image", "own text")),
+        ("bert", "onnx", "input"),
+        ("own text", "torch", "input"),
+    ],
+)
+def test_graph_equals_the_model_at_other_sizes(
+    name: str, format: Any, draws: Any, tmp_path: Path
+) -> None:
+    model, inputs = make(name)
+    path = export(
+        model, tmp_path / "graph.pt2", inputs, format=format, draws=draws, num_samples=2,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    graph = load(path, format)
+
+    for batch, length in ((1, 5), (4, 11), (2, 1)):
+        _, other = make(name, batch, length)
+        generator = torch.Generator().manual_seed(0)
+        if draws == "fixed":
+            expected = predict(model, other, num_samples=2, generator=generator)
+            probs, aleatoric = graph(other)
+            assert_close(probs, expected.probs, rtol=0, atol=1e-4)
+            assert_close(aleatoric, expected.aleatoric, rtol=0, atol=1e-4)
+        else:
+            layers = stochastic_layers(model)
+            u = [layer.draw(2, generator=generator).detach() for layer in layers]
+            with torch.no_grad():
+                held = dict(zip(layers, u, strict=True))
+                logits = logits_with_draws(model.eval(), other, held)
+            assert_close(graph(other, u)[0], logits, rtol=0, atol=1e-4)
+
+
+def load(path: Path, format: str) -> Callable[..., list[Tensor]]:
+    """The graph as a function of inputs and, where it takes them, draws."""
+    if format == "torch":
+        module = torch.export.load(path).module()
+
+        def call_torch(inputs: Any, draws: list[Tensor] | None = None) -> list[Tensor]:
+            outputs = module(inputs=inputs) if draws is None else module(inputs=inputs, draws=draws)
+            return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+        return call_torch
+    session = onnxruntime.InferenceSession(path)
+
+    def call_onnx(inputs: Any, draws: list[Tensor] | None = None) -> list[Tensor]:
+        named = inputs if isinstance(inputs, dict) else {"input": inputs}
+        named = named | {f"draws_{i}": u for i, u in enumerate(draws or [])}
+        feed = {each.name: named[each.name].numpy() for each in session.get_inputs()}
+        return [torch.as_tensor(value) for value in session.run(None, feed)]
+
+    return call_onnx
+
+
+def test_export_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model, inputs = make("bert")
+    model.train()
+
+    export(model, tmp_path / "graph.pt2", inputs, num_samples=2)
+
+    assert model.training
+    assert all(layer._held_draws is None for layer in stochastic_layers(model))
+
+
+def test_export_of_a_single_example_still_has_a_free_batch(tmp_path: Path) -> None:
+    model, inputs = make("own image", batch=1)
+
+    path = export(model, tmp_path / "graph.pt2", inputs, num_samples=2)
+
+    assert load(path, "torch")(torch.randn(4, 3, 8, 8))[0].shape == (4, 5)
+
+
+def test_export_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 4)
+    with pytest.raises(UserError, match="must have a KEP layer"):
+        export(torch.nn.Linear(4, 4), tmp_path / "graph", x)
+    with pytest.raises(UserError, match="noise='joint'"):
+        export(KEPAttention(4, 1, noise="token"), tmp_path / "graph", x)
+    assert not (tmp_path / "graph").exists()
