@@ -71,26 +71,44 @@ def landmark_positions(
     return steps * last // max(num_landmarks - 1, 1)
 
 
+class Place(NamedTuple):
+    """Where the tokens at hand stand in sequences of which they are a part."""
+
+    before: Int[Tensor, " batch"]
+    """Real tokens of the sequence that come before those at hand."""
+    total: Int[Tensor, " batch"]
+    """Real tokens of the whole sequence."""
+
+
 def landmarks(
     x: Float[Tensor, "batch token dim"],
     mask: Bool[Tensor, "batch token"] | None,
     num_landmarks: int,
+    place: Place | None = None,
 ) -> Float[Tensor, "batch landmark dim"]:
     """Evenly spaced tokens of each sequence; with a mask, spaced over its real tokens.
 
-    A sequence without any real token has zeros for landmarks.
+    Landmarks that are not at hand are zero: those of a sequence without any real token, and,
+    where the tokens are a part of a longer sequence, those that stand elsewhere in it.
     """
     batch, num_tokens, dim = x.shape
-    if mask is None:
+    if num_tokens == 0:
+        return x.new_zeros(batch, num_landmarks, dim)
+    if mask is None and place is None:
         full = torch.full((1,), num_tokens, device=x.device)
-        return x[:, landmark_positions(full, num_landmarks)[0]]
+        return x.index_select(1, landmark_positions(full, num_landmarks)[0])
+    if mask is None:
+        mask = torch.ones(batch, num_tokens, dtype=torch.bool, device=x.device)
     num_real = mask.sum(dim=-1)
+    before, total = (torch.zeros_like(num_real), num_real) if place is None else place
+    rank = landmark_positions(total, num_landmarks) - before.unsqueeze(-1)
+    is_here = (rank >= 0) & (rank < num_real.unsqueeze(-1))
     # the real tokens first, in their order
     # (by distinct numbers: ONNX has no stable sort)
     order = (torch.arange(num_tokens, device=x.device) + 2**32 * ~mask).argsort(dim=-1)
-    index = order.gather(1, landmark_positions(num_real, num_landmarks))
+    index = order.gather(1, rank.clamp(0, num_tokens - 1))
     picked = x.gather(1, index.unsqueeze(-1).expand(batch, num_landmarks, dim))
-    return picked.masked_fill((num_real == 0)[:, None, None], 0.0)
+    return picked.masked_fill(~is_here.unsqueeze(-1), 0.0)
 
 
 def landmark_directions(
@@ -98,21 +116,23 @@ def landmark_directions(
     mask: Bool[Tensor, "batch token"] | None,
     w_e: Float[Tensor, "head landmark rank"],
     w_r: Float[Tensor, "head landmark rank"],
+    place: Place | None = None,
 ) -> Float[Tensor, "batch pair feature rank"]:
     """W_{·|X} = X_Mᵀ W, with X_M the head's slice of the landmark tokens.
 
     The directions of both sides, those of all heads for E and then those of all heads for R.
+    Where the tokens are a part of a longer sequence, the part of the sum that they make.
     """
     num_heads, num_landmarks, rank = w_e.shape
     weight = torch.cat([w_e, w_r], dim=-1)
-    if mask is None and num_landmarks >= x.shape[1]:
+    if mask is None and place is None and num_landmarks >= x.shape[1] > 0:
         # every token is a landmark, some of them twice: add up its weights, do not copy it
         full = torch.full((1,), x.shape[1], device=x.device)
         index = landmark_positions(full, num_landmarks)[0]
         weight = weight.new_zeros(num_heads, x.shape[1], 2 * rank).index_add(1, index, weight)
         tokens = x
     else:
-        tokens = landmarks(x, mask, num_landmarks)
+        tokens = landmarks(x, mask, num_landmarks, place)
     by_head = torch.einsum("b m h f -> h m b f", tokens.unflatten(-1, (num_heads, -1)))
     # one product for each head: (2s × M)(M × batch·f)
     product = weight.mT @ by_head.flatten(2)
@@ -142,17 +162,22 @@ def dual_directions(
     coefficients: Float[Tensor, "batch head rank token"],
     mask: Bool[Tensor, "batch token"] | None = None,
     feature_map: FeatureMap = COSINE,
+    place: Place | None = None,
 ) -> Float[Tensor, "batch head phi rank"]:
     """W = φ(t)ᵀ H / n, the stationarity condition of KSVD, with n the number of real tokens.
 
-    Divided by n, the kernel does not grow with the length of the sequence.
+    Divided by n, the kernel does not grow with the length of the sequence. Where the tokens are
+    a part of a longer sequence, the part of the sum that they make.
     """
     scale = feature_map.scale(t)
-    if mask is None:
-        scale = scale / t.shape[-2]
+    if mask is not None:
+        scale = scale * mask.unsqueeze(1)
+    if place is not None:
+        scale = scale / place.total.clamp_min(1).to(scale.dtype)[:, None, None]
+    elif mask is not None:
+        scale = scale / mask.sum(dim=-1).clamp_min(1).to(scale.dtype)[:, None, None]
     else:
-        num_real = mask.sum(dim=-1, keepdim=True).clamp_min(1).to(scale.dtype)
-        scale = scale * (mask / num_real).unsqueeze(1)
+        scale = scale / t.shape[-2]
     weighted = coefficients * scale.unsqueeze(-2).to(coefficients.dtype)
     return (weighted @ feature_map.base(t)).mT
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from kepsvgp.attention.base import (
     Penalties,
     draws_of,
 )
+from kepsvgp.attention.shards import common_generator, place_of, sum_of_parts
 from kepsvgp.attention.statistics import (
     ScorePair,
     Statistics,
@@ -129,6 +131,8 @@ class KEPAttention(PenalisedAttention):
         self.projection, self.num_landmarks = projection, num_landmarks
         self.noise, self.branches, self.ksvd_loss = noise, branches, ksvd_loss
         self.check_finite = check_finite
+        # the processes that share sequences; `sequence_parallel` sets it
+        self.sequence_group: dist.ProcessGroup | None = None
         self.feature_map = ksvd.COSINE
 
         self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
@@ -219,7 +223,9 @@ class KEPAttention(PenalisedAttention):
         if self.projection == "free":
             directions = torch.cat([self.w_e, self.w_r])
         else:
-            directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r)
+            place = self._place(x, mask)
+            directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r, place)
+            directions = self._whole(directions)
         both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
         return score_pair(both, ksvd.mean_trace(self.w_e, self.w_r))
 
@@ -248,6 +254,8 @@ class KEPAttention(PenalisedAttention):
     def _draw_inducing(
         self, u_tril: Tensor, num_draws: int, generator: torch.Generator | None
     ) -> Tensor:
+        if self.sequence_group is not None:
+            generator = common_generator(generator, self.sequence_group, u_tril.device)
         u_mean = at_least_float32(self.u_mean)
         return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
 
@@ -259,17 +267,27 @@ class KEPAttention(PenalisedAttention):
             h_e, h_r = (h * mask[:, None, None, :] for h in (h_e, h_r))
         q, k = qk.chunk(2, dim=1)
         # W_e = Φ_kᵀ H_r / n    W_r = Φ_qᵀ H_e / n
-        w_e = ksvd.dual_directions(k, h_r, mask, self.feature_map)
-        w_r = ksvd.dual_directions(q, h_e, mask, self.feature_map)
-        both = blocked.project(
-            qk, torch.cat([w_e, w_r], dim=1), mask, self.feature_map, with_energy=self.training
-        )
-        pair = score_pair(both, ksvd.mean_trace(w_e, w_r))
+        place = self._place(x, mask)
+        w_e = ksvd.dual_directions(k, h_r, mask, self.feature_map, place)
+        w_r = ksvd.dual_directions(q, h_e, mask, self.feature_map, place)
+        directions = self._whole(torch.cat([w_e, w_r], dim=1))
+        both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
+        pair = score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.training and self.ksvd_loss == "residual":
             residual = ksvd.residual_sums(pair.e, h_e, self.log_lambda)
             residual = residual + ksvd.residual_sums(pair.r, h_r, self.log_lambda)
             pair = pair._replace(residual=residual)
         return pair
+
+    def _place(self, x: Tensor, mask: Tensor | None) -> ksvd.Place | None:
+        """Where the tokens stand in sequences that are spread over processes."""
+        return None if self.sequence_group is None else place_of(x, mask, self.sequence_group)
+
+    def _whole(self, directions: Tensor) -> Tensor:
+        """Directions of whole sequences from the part that the tokens at hand make."""
+        if self.sequence_group is None:
+            return directions
+        return sum_of_parts(directions, self.sequence_group)
 
     def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
         """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""

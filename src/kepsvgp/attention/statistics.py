@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kepsvgp import ksvd
+from kepsvgp.attention.shards import sum_of_parts
 from kepsvgp.blocked import Projected
 
 
@@ -62,11 +63,9 @@ def sum_over_processes(local: Statistics) -> Statistics:
     """The statistics of the batch that all processes share; gradients flow to each part."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return local
-    from torch.distributed.nn.functional import all_reduce
-
     # one message: the parts one after another
     flat = [part.reshape(-1) for part in local]
-    total = all_reduce(torch.cat(flat)).split([part.numel() for part in flat])
+    total = sum_of_parts(torch.cat(flat)).split([part.numel() for part in flat])
     shaped = (piece.reshape(part.shape) for piece, part in zip(total, local, strict=True))
     return Statistics(*shaped)
 

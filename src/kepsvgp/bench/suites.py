@@ -8,12 +8,13 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-from kepsvgp.bench import growth, layer, methods, metrics_bench, models, start
+from kepsvgp.bench import growth, layer, methods, metrics_bench, models, start, traffic
 from kepsvgp.bench.growth import Growth
 from kepsvgp.bench.machine import machine
 from kepsvgp.bench.methods import Costs
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Contest
+from kepsvgp.bench.traffic import Traffic
 
 
 class Measurement(Protocol):
@@ -59,6 +60,7 @@ SUITES: Mapping[str, Callable[[Options], Iterable[Measurement]]] = {
     "train": models.train_contests,
     "predict": models.predict_contests,
     "scaling": growth.measurements,
+    "parallel": traffic.measurements,
     "methods": methods.measurements,
     "metrics": _metrics,
     "start": start.contests,
@@ -77,7 +79,7 @@ def show(measurement: Measurement, console: Console) -> None:
         console.print(_contest_table(measurement))
     elif isinstance(measurement, Growth):
         console.print(_growth_table(measurement))
-    elif isinstance(measurement, Costs):
+    elif isinstance(measurement, Costs | Traffic):
         console.print(measurement.table())
     elif isinstance(measurement, Figures):
         table = Table("", "", title=measurement.name, title_justify="left")

@@ -14,6 +14,7 @@ class Suite(StrEnum):
     train = "train"
     predict = "predict"
     scaling = "scaling"
+    parallel = "parallel"
     methods = "methods"
     metrics = "metrics"
     start = "start"
