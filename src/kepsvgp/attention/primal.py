@@ -37,7 +37,7 @@ class PrimalAttention(PenalisedAttention):
         dropout: Dropout on the output.
 
     References:
-        Chen et al., 2023, arXiv:2305.19798, eqs. 6 and 9.
+        Chen et al., 2023, arXiv:2305.19798.
     """
 
     is_stochastic: ClassVar[bool] = False

@@ -165,7 +165,7 @@ class SGPAttention(PenalisedAttention):
             factored; ten times as much, up to four times over, where that does not suffice.
 
     References:
-        Chen and Li, 2023, arXiv:2303.02444, section 3.
+        Chen and Li, 2023, arXiv:2303.02444.
     """
 
     def __init__(

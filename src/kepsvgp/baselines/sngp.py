@@ -5,7 +5,7 @@ What is left then is one pass over the training set for the covariance of the he
 for every checkpoint of the run.
 
 References:
-    Liu et al., 2020, arXiv:2006.10108, algorithm 1.
+    Liu et al., 2020, arXiv:2006.10108.
 """
 
 from collections.abc import Iterable, Iterator

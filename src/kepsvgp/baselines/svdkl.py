@@ -5,7 +5,7 @@ the weights of the first step and with a smaller learning rate, by the same loop
 as everything else.
 
 References:
-    Wilson et al., 2016, arXiv:1611.00336, section 5.
+    Wilson et al., 2016, arXiv:1611.00336.
 """
 
 from pathlib import Path

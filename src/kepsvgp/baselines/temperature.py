@@ -7,7 +7,7 @@ ensemble the averaged prediction is scaled. The label never changes, and since T
 the candidates the validation NLL never grows.
 
 References:
-    Guo et al., 2017, arXiv:1706.04599, section 4.2.
+    Guo et al., 2017, arXiv:1706.04599.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ r"""SNGP's last layers: weights of bounded spectral norm and a random-feature GP
 variance grows with the distance from the training data, which bounded weights keep visible.
 
 References:
-    Liu et al., 2020, arXiv:2006.10108, eqs. 7–10 and algorithm 1.
+    Liu et al., 2020, arXiv:2006.10108.
 """
 
 import math

@@ -10,7 +10,7 @@ fixed by its values on the grid, so a sample is one draw of all u_j for the whol
 a prediction does not depend on its batch.
 
 References:
-    Wilson et al., 2016, arXiv:1611.00336, section 4.
+    Wilson et al., 2016, arXiv:1611.00336.
 """
 
 import warnings
