@@ -22,6 +22,8 @@ from torch import Tensor
 
 # Added to squared norms, not a bound on them: the gradient at 0 is then 0 and not NaN.
 EPSILON = 1e-24
+# The largest float16 is 65504: 1 / ‖0‖ must stay below it, with room for gradients.
+EPSILON_FLOAT16 = 2.0**-26
 
 
 class FeatureMap(NamedTuple):
@@ -42,8 +44,8 @@ def identity(t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
     """1 / ‖t‖ over the last axis, at least in float32; 0 is mapped to a finite number."""
-    t = at_least_float32(t)
-    return (t.square().sum(dim=-1) + EPSILON).rsqrt()
+    epsilon = EPSILON_FLOAT16 if t.dtype == torch.float16 else EPSILON
+    return (at_least_float32(t).square().sum(dim=-1) + epsilon).rsqrt()
 
 
 # κ(q, k) = qᵀk / (‖q‖ ‖k‖)

@@ -216,7 +216,7 @@ def test_extreme_parameters_are_finite_or_refused(name, value, tried) -> None:
 @pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
 @pytest.mark.parametrize("noise", ["joint", "token"])
 def test_half_precision_trains(dtype, projection, noise, plain_products, tried) -> None:
-    tries = many(1, 20)
+    tries = many(4, 20)
     for seed in range(tries):
         torch.manual_seed(seed)
         layer = KEPAttention(12, 3, rank=4, projection=projection, noise=noise)
