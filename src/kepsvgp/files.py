@@ -5,6 +5,7 @@ keys, safetensors files in their header, arrays behind their last element. A fil
 changed, cut or damaged is then refused instead of being read as other numbers.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -23,6 +24,9 @@ from kepsvgp.errors import UserError
 # raised when an older version could not read what is written now
 FORMAT = 1
 
+# seconds after which nobody is still writing what has the name of a half-written file
+A_DAY = 24 * 3600
+
 # what the header of a safetensors file says
 _FORMAT_KEY = "kepsvgp_format"
 CHECKSUM = "kepsvgp_checksum"
@@ -37,11 +41,13 @@ def replacing(path: Path) -> Iterator[Path]:
     The content reaches the disk before the name changes, so that after a crash `path`
     holds either the old content or the new one. The temporary path is in a folder of its own,
     `.NAME.….part`, as libraries may put files of theirs beside it; all that a killed process
-    leaves is that folder. A full disk or a folder that may not be written to is a `UserError`.
+    leaves is that folder, and the next to write `path` a day later removes it. A full disk or a
+    folder that may not be written to is a `UserError`.
     """
     folder: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, pattern=f".{glob.escape(path.name)}.*.part", older_than=A_DAY)
         folder = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(folder) / "content"
         yield temporary
@@ -62,15 +68,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path, *, pattern: str = ".*.part", older_than: float = 0.0) -> None:
-    """Removes what killed processes left half written below `folder`.
+    """Removes what killed processes left half written in `folder`.
 
     Args:
-        folder: Where to look, at any depth.
-        pattern: What it is called.
+        folder: Where to look.
+        pattern: What it is called; with `**/` before it, at any depth.
         older_than: Seconds since it was last changed, where others may be writing now.
     """
     limit = time.time() - older_than
-    for path in list(folder.rglob(pattern)):
+    for path in list(folder.glob(pattern)):
         with suppress(FileNotFoundError):
             if path.stat().st_mtime <= limit:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

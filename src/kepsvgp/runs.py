@@ -165,7 +165,7 @@ class RunFolder:
         """Holds a new run, or one that is resumed, for writing; anything else is refused."""
         self._check(config, record, resume=resume)
         with self.lock():
-            sweep(self.path)
+            sweep(self.path, pattern="**/.*.part")
             if not self.config_file.exists():
                 text = dump_config(config.model_copy(update={"versions": library_versions()}))
                 about = {CONFIG_SUM: checksum(text.encode())}

@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +22,12 @@ from kepsvgp.baselines import kfllla, mc_dropout, msp, temperature
 from kepsvgp.baselines.methods import get_method
 from kepsvgp.configfile import load_config, parse_config
 from kepsvgp.conversion import load_pretrained, save_pretrained
-from kepsvgp.data import cifar, cola, load_benchmark, pictures, store, svhn, table, tokens
+from kepsvgp.data import archive, cifar, cola, load_benchmark, pictures, store, svhn, table, tokens
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate
+from kepsvgp.experiments import records, timing
 from kepsvgp.experiments.inspection import inspect_run
-from kepsvgp.files import FORMAT, write_json
+from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.prediction import Prediction
 from kepsvgp.report.runs import read_predictions, read_run
 from kepsvgp.runs import RunFolder
@@ -113,6 +115,9 @@ def made(tmp_path_factory) -> Path:
     tokens.cached_tokens(
         root / "tokens.safetensors", lambda: tokens.tokenize(tokenizer, ["the cat", "sat"], 9)
     )
+    records.write_record(run, records.Record({"kep/last/test": ["test"]}, {"train": 1.0}, {}))
+    times = timing.Times([0.1, 0.2], [0.3, 0.4], 5)._asdict()
+    write_json(root / "times.json", {"times": {"kep": times}, "threads": 1, "device": "cpu"})
     store.cached(root / "array.npy", lambda: np.arange(60, dtype=np.uint8).reshape(3, 4, 5))
     return root
 
@@ -177,6 +182,9 @@ def ours(made: Path) -> dict[str, Kind]:
         "converted weights": Kind(
             converted / "model.safetensors", lambda p: load_pretrained(p.parent).state_dict()
         ),
+        "stamp of a method": Kind(methods / "kfllla/fitted.json", read_json),
+        "record of a sweep": in_run("sweep.json", records.read_record),
+        "times": Kind(made / "times.json", read_json),
         "abstainer": Kind(converted / "abstainer.json", lambda p: Abstainer.load(p.parent)),
         "tokens": Kind(
             made / "tokens.safetensors", lambda p: tuple(tokens.cached_tokens(p, never))
@@ -189,7 +197,7 @@ NAMES = (
     "config of a run", "record of a run", "history", "metrics", "weights", "chosen weights",
     "state", "predictions", "predictions in the report", "spectra in the report", "temperature",
     "mc_dropout", "kfllla", "kfllla curvature", "converted record", "converted weights",
-    "abstainer", "tokens", "array",
+    "stamp of a method", "record of a sweep", "times", "abstainer", "tokens", "array",
 )  # fmt: skip
 
 
@@ -362,3 +370,27 @@ def test_damaged_file_of_others_is_an_error_that_names_it(tmp_path, tried) -> No
         assert all(kind.path.name in message for message in refused), name
         kind.path.write_bytes(content)
     tried("damaged files of users and publishers: read, or refused by name", count)
+
+
+@pytest.mark.parametrize("kind", ["tar", "gztar", "bztar", "xztar", "zip"])
+def test_damaged_archive_is_unpacked_in_its_folder_or_refused(kind, tmp_path, tried) -> None:
+    source = tmp_path / "source"
+    content = random.Random(1)
+    for number in range(3):
+        path = source / "things" / f"folder{number}" / f"{number}.txt"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content.randbytes(20) * 30)
+    whole = Path(shutil.make_archive(str(tmp_path / "things"), kind, source, "things"))
+    place = tmp_path / "place"
+    place.mkdir()
+    count = 0
+    for damaged in damages(whole.read_bytes(), seed=3, flips=many(30, 1000)):
+        whole.write_bytes(damaged)
+        count += 1
+        with suppress(UserError):
+            archive.extract(whole, place / "root", "things", limit=10_000)
+        # nothing but the folder, or nothing
+        assert {path.name for path in place.iterdir()} <= {"root"}
+        assert {path.name for path in (place / "root").iterdir()} <= {"things"}
+        shutil.rmtree(place / "root")
+    tried("damaged archives: unpacked below their folder, or refused", count)

@@ -4,9 +4,11 @@ A member that would leave its folder, a link, a device or more bytes than expect
 and then nothing of the archive reaches the folder of data sets.
 """
 
-import gzip
+import errno
+import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -16,18 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from kepsvgp.data.store import A_DAY
 from kepsvgp.errors import UserError
-from kepsvgp.files import sweep
+from kepsvgp.files import A_DAY, sweep
 
 _DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, OSError, RuntimeError, ValueError),
 )
+# of the system's errors those that an archive can cause: places and names that no file has
+_CAUSED = (None, errno.EINVAL, errno.ENAMETOOLONG)
 _CHUNK = 1 << 20
 
 
@@ -55,7 +54,11 @@ def extract(archive: Path, root: Path, folder: str, *, limit: int) -> None:
         staging = Path(name)
         try:
             _unpack(archive, staging, folder, limit)
+        except UserError:
+            raise
         except _DAMAGE as error:
+            if isinstance(error, OSError) and error.errno not in _CAUSED:
+                raise
             raise UserError(
                 f"{archive} must be a whole tar or zip archive; unpacking it failed ({error}). "
                 "Delete it and fetch it again."

@@ -14,10 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import new_checksum, replacing, sweep
-
-# seconds after which nobody is still writing what has the name of a half-written file
-A_DAY = 24 * 3600
+from kepsvgp.files import A_DAY, new_checksum, replacing, sweep
 
 # what NumPy raises for a damaged header, which it reads as if it were Python
 _DAMAGE = (
