@@ -92,9 +92,8 @@ def swept(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     study = Study(dataset="digits", seeds=2, file=tiny)
     # seventy-five sets for each method that is asked about shifts: two will do
     few = ["msp", "kep", "deep_ensembles", "kep_ensembles"]
-    exhibits = [
-        sweep.exhibits([name], few if name in ("table2", "figure5") else [])[0] for name in NAMES
-    ]
+    rows = {"table2": few, "figure5": few, "defaults": ["msp", "landmark", "dual"]}
+    exhibits = [sweep.exhibits([name], rows.get(name, []))[0] for name in (*NAMES, "defaults")]
     pieces = sweep.pieces(exhibits, "digits", lambda _: study)
     jobs = sweep.jobs_of(pieces)
     with inside(out), warnings.catch_warnings():

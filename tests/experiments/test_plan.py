@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kepsvgp.config import RunConfig
+from kepsvgp.config import DataConfig, RunConfig
 from kepsvgp.configfile import parse_config
+from kepsvgp.data import load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.experiments.declarations import Row
 from kepsvgp.experiments.plan import (
@@ -41,6 +42,18 @@ def test_tables_share_runs(study) -> None:
     assert names("table5", study) & names("figure4", study)
     everything = {name for e in (*TABLES, *FIGURES) for name in names(e.name, study)}
     assert len(everything) == 2 * 15
+
+
+def test_defaults_make_each_choice_once() -> None:
+    for dataset, count in (("digits", 12), ("cola", 13)):
+        study = Study(dataset=dataset, profile="small", seeds=1)
+        assert len(names("defaults", study)) == count
+
+
+def test_whole_kl_is_that_of_the_training_set() -> None:
+    digits = load_benchmark(DataConfig(name="digits"))
+    (row,) = (row for row in find("defaults").rows_for("digits") if row.key == "whole_kl")
+    assert f"objective.kl_weight={len(digits.train)}" in row.settings
 
 
 def test_run_name_does_not_depend_on_what_the_method_ignores() -> None:

@@ -20,6 +20,7 @@ from kepsvgp.experiments.tables import NAMES as EVERY
 from kepsvgp.experiments.tables import TABLES
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.prediction import Prediction
+from kepsvgp.runs import RunFolder
 
 FEW = ("table2", "figure5")
 NAMES = [table.name for table in TABLES]
@@ -32,7 +33,7 @@ def filled(swept, request):
     return swept.filled(request.param)
 
 
-@pytest.mark.parametrize("filled", NAMES, indirect=True)
+@pytest.mark.parametrize("filled", [*NAMES, "defaults"], indirect=True)
 def test_tables_are_full(filled) -> None:
     assert len(filled.cells) == len(filled.rows) * len(filled.columns)
     for (row, column), cell in filled.cells.items():
@@ -42,8 +43,19 @@ def test_tables_are_full(filled) -> None:
         # where a barely trained model is always wrong there is no AUROC
         assert cell.reasons == ("undefined for these predictions",)
         assert column in ("auroc", "fpr95")
-        if filled.table.source == "test":
+        if filled.table.source in ("test", "val"):
             assert min(filled.cells[row, "accuracy"].values) == 0
+
+
+def test_defaults_are_judged_on_validation_data(swept) -> None:
+    filled = swept.filled("defaults")
+    assert filled.title == "Open choices of the layer, on validation data: Digits"
+    assert not filled.claims
+    assert not any("the paper" in note.lower() for note in filled.notes[:1])
+    run = RunFolder(swept.out / filled.runs["dual"][0])
+    measured = run.metrics()["score"]["kep"]
+    assert filled.cells["dual", "nll"].values[0] == measured["val"]["nll"]
+    assert "test" not in measured
 
 
 @pytest.mark.parametrize("filled", NAMES, indirect=True)
@@ -62,7 +74,7 @@ def test_claims_are_differences_of_the_cells(filled) -> None:
         assert (first.mean > second.mean) == METRICS[claim.column.metric].is_higher_better
 
 
-@pytest.mark.parametrize("filled", NAMES, indirect=True)
+@pytest.mark.parametrize("filled", [*NAMES, "defaults"], indirect=True)
 def test_formats_agree(filled) -> None:
     lines = list(csv.DictReader(io.StringIO(as_csv(filled))))
     content = json.loads(as_json(filled))

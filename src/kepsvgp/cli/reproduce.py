@@ -34,7 +34,8 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="WHAT... [KEY=VALUE]...",
-            help="table1 … table9, figure2 … figure5 or all; then changes to every configuration.",
+            help="table1 … table9, figure2 … figure5, all of these, or defaults; then changes to "
+            "every configuration.",
         ),
     ],
     dataset: Annotated[

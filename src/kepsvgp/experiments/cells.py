@@ -204,8 +204,8 @@ def _seed_values(reader: Reader, row: Row, seed: int) -> dict[str, float]:
             }
         case "shift":
             return _mean([measured[name] for name in reader.answered(row, seed, "shift")])
-        case _:
-            return dict(measured[reader.answered(row, seed, "test")[0]])
+        case split:
+            return dict(measured[reader.answered(row, seed, split)[0]])
 
 
 def _ensemble_values(reader: Reader, row: Row) -> dict[str, float]:
@@ -225,8 +225,8 @@ def _ensemble_values(reader: Reader, row: Row) -> dict[str, float]:
             return values
         case "shift":
             return _mean([measured(name) for name in reader.answered(row, 0, "shift")])
-        case _:
-            return measured("test")
+        case split:
+            return measured(split)
 
 
 def _mean(parts: list[Mapping[str, float]]) -> dict[str, float]:

@@ -164,10 +164,10 @@ def _bootstrap(
                 for row in (first, second)
             )
             labels = reader.scores(first, names[0]).labels
-        case _:
-            scores = reader.scores(first, "test")
+        case split:
+            scores = reader.scores(first, split)
             a, labels = scores.probs, scores.labels
-            b = reader.scores(second, "test").probs
+            b = reader.scores(second, split).probs
     return paired_bootstrap(a, b, labels, metrics=metrics, num_resamples=resamples)
 
 

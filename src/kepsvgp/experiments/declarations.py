@@ -32,7 +32,7 @@ FOREIGN = {
 # data sets with shifted test sets
 SHIFTED = ("digits", "cifar10", "cifar100", "cola")
 
-Source = Literal["test", "shift", "ood", "time"]
+Source = Literal["test", "val", "shift", "ood", "time"]
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Column:
 
     Attributes:
         metric: Its metric, a key of `METRICS`.
-        source: Where it comes from: the test set, the mean over all shifted sets, one set of
-            other data, or a stopwatch.
+        source: Where it comes from: the test set, the validation set, the mean over all shifted
+            sets, one set of other data, or a stopwatch.
         foreign: The set of other data, for the source `ood`.
     """
 
@@ -131,12 +131,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper.
+    """A table of the paper, or one of ours.
 
     Attributes:
-        name: `table1` … `table9`.
+        name: `table1` … `table9` as in the paper; another name is a table of ours.
         title: What it shows.
-        datasets: The data sets that the paper's table has.
+        datasets: The data sets that the table is about.
         rows: Its lines, in order.
         metrics: Metrics of its columns; `score` is MCC for CoLA and accuracy elsewhere.
         source: Where the metrics come from, but for those of the stopwatch.
@@ -170,6 +170,11 @@ class Table:
                 Column(metric, "ood", name) for metric in self.metrics for name in FOREIGN[dataset]
             )
         return tuple(_column(metric, self.source, dataset) for metric in self.metrics)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the paper has it."""
+        return self.name.startswith("table")
 
     @property
     def is_timed(self) -> bool:

@@ -26,9 +26,11 @@ class Filled(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Number, subject and data set."""
-        number = self.table.name.removeprefix("table")
-        return f"Table {number}. {self.table.title}: {TITLES[self.study.dataset]}"
+        """Number, if it is the paper's, subject and data set."""
+        subject = f"{self.table.title}: {TITLES[self.study.dataset]}"
+        if not self.table.is_published:
+            return subject
+        return f"Table {self.table.name.removeprefix('table')}. {subject}"
 
 
 def fill_table(table: Table, study: Study, out: Path, *, resamples: int = RESAMPLES) -> Filled:
@@ -55,8 +57,10 @@ def runs_of(table: Table, study: Study) -> dict[str, list[str]]:
 
 def notes_of(exhibit: Table | Figure, study: Study, out: Path) -> list[str]:
     """What a reader must know before the numbers: what was reduced, generated or is missing."""
-    notes = [f"{study.seeds} {'seed' if study.seeds == 1 else 'seeds'} (the paper: 5)."]
-    if study.dataset not in exhibit.datasets:
+    is_published = isinstance(exhibit, Figure) or exhibit.is_published
+    seeds = f"{study.seeds} {'seed' if study.seeds == 1 else 'seeds'}"
+    notes = [f"{seeds} (the paper: 5)." if is_published else f"{seeds}."]
+    if is_published and study.dataset not in exhibit.datasets:
         names = ", ".join(TITLES[name] for name in exhibit.datasets)
         notes.append(
             f"The paper has this for {names}; for {TITLES[study.dataset]} it printed no numbers."

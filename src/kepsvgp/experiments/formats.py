@@ -90,6 +90,8 @@ class _Marks:
 
 
 def _claims(filled: Filled) -> list[str]:
+    if not filled.table.is_published:
+        return []
     if not filled.claims:
         return ["The paper makes no comparison here that these numbers could be held against."]
     titles = {row.key: _full_title(filled, row.key) for row in filled.rows}

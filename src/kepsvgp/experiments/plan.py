@@ -28,8 +28,9 @@ from kepsvgp.experiments.declarations import (
 
 Profile = Literal["paper", "small"]
 
-# what may be asked of a run: its test set, all shifted sets or the worst of each, other data
-SELECTORS = ("test", "shift", "shift@5", "ood")
+# what may be asked of a run: its test or validation set, all shifted sets or the worst of each,
+# other data
+SELECTORS = ("test", "val", "shift", "shift@5", "ood")
 
 # where data lie and how a run is watched does not decide what comes out of it
 _FREE = (("data", "root"), ("train", "save_steps"), ("train", "tensorboard"))
@@ -234,9 +235,9 @@ def splits_of(exhibit: Table | Figure) -> tuple[str, ...]:
     if isinstance(exhibit, Figure):
         return exhibit.splits
     # other data are told from the test set
-    return {"test": ("test",), "shift": ("shift",), "ood": ("test", "ood"), "time": ()}[
-        exhibit.source
-    ]
+    if exhibit.source == "ood":
+        return ("test", "ood")
+    return () if exhibit.source == "time" else (exhibit.source,)
 
 
 def merged(tasks: Iterable[Task]) -> list[Task]:
