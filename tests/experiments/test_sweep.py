@@ -12,6 +12,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.experiments import sweep
 from kepsvgp.experiments.cells import Cell, Reader, fill
 from kepsvgp.experiments.declarations import METRICS, Table
+from kepsvgp.experiments.evidence import keep_evidence
 from kepsvgp.experiments.figures import figure_data
 from kepsvgp.experiments.filled import fill_table
 from kepsvgp.experiments.formats import as_csv, as_json, latex, markdown
@@ -280,3 +281,19 @@ def test_tables_are_made_for_all_data_sets_of_the_paper_by_default(swept) -> Non
 def test_an_unknown_data_set_is_refused(swept) -> None:
     with pytest.raises(UserError, match="--dataset must be one of digits"):
         sweep.pieces(sweep.exhibits(["table1"]), "mnist", lambda _: swept.study())
+
+
+def test_evidence_is_small_and_whole(swept, tmp_path) -> None:
+    piece = swept.piece("table7")
+    sweep.write_table(piece, swept.out, resamples=20)
+    written = keep_evidence([piece], swept.out, tmp_path)
+    names = {file.relative_to(tmp_path).as_posix() for file in written}
+    assert {f"tables/{piece.stem}.{suffix}" for suffix in ("md", "csv", "tex", "json")} <= names
+    runs = {run for each in swept.filled("table7").runs.values() for run in each}
+    for run in runs:
+        assert (tmp_path / "runs" / run / "metrics.json").read_bytes() == (
+            swept.out / run / "metrics.json"
+        ).read_bytes()
+        assert {f"runs/{run}/config.toml", f"runs/{run}/history.jsonl"} <= names
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert {name.split("/")[1] for name in names if name.startswith("runs/")} == runs

@@ -71,6 +71,13 @@ def reproduce(
     resamples: Annotated[
         int, typer.Option(min=1, help="Bootstrap resamples of each comparison.")
     ] = 1000,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also copy tables, figures and the configurations, metrics and histories of their "
+            "runs there, without weights."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what there is to do, and do nothing.")
     ] = False,
@@ -116,6 +123,11 @@ def reproduce(
         _write(piece, out, resamples)
     for name in dict.fromkeys(piece.study.dataset for piece in wanted):
         _write_report(name, every, out, study_of(name))
+    if evidence is not None:
+        from kepsvgp.experiments.evidence import keep_evidence
+
+        count = len(keep_evidence(wanted, out, evidence))
+        typer.echo(f"evidence: {count} files in {evidence}")
     if failed:
         typer.echo(f"{failed} of {len(left.tasks) + len(left.timings)} jobs failed", err=True)
         raise typer.Exit(1)
