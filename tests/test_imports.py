@@ -22,7 +22,7 @@ ORDER = [
     {"training"},
     {"baselines"},
     {"bench"},
-    {"evaluation"},
+    {"evaluation", "serving"},
     {"compare"},
     {"demo"},
     {"experiments"},

@@ -82,6 +82,11 @@ class Abstainer:
         values["threshold"] = None if math.isinf(self.threshold) else self.threshold
         write_json(Path(folder) / FILE, values)
 
+    @staticmethod
+    def is_saved(folder: Path | str) -> bool:
+        """Whether there is a rule in this folder."""
+        return (Path(folder) / FILE).is_file()
+
     @classmethod
     def load(cls, folder: Path | str) -> "Abstainer":
         """Reads what `save` wrote."""

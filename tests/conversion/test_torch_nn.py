@@ -155,8 +155,15 @@ def test_folder_with_other_weights_is_refused(tmp_path: Path) -> None:
     save_pretrained(convert(Pooled(), rank=3), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"broken")
 
-    with pytest.raises(UserError, match="must hold the weights"):
+    with pytest.raises(UserError, match=r"it is damaged or something else.*again"):
         load_pretrained(tmp_path, model=Pooled())
+    save_pretrained(convert(Pooled(), rank=3), tmp_path)
+    with pytest.raises(UserError, match=r"must have a module encoder\.layers"):
+        load_pretrained(tmp_path, model=nn.Sequential(Pooled().encoder))
+    wider = Pooled()
+    wider.head = nn.Linear(WIDTH, 17)
+    with pytest.raises(UserError, match="they are of another model"):
+        load_pretrained(tmp_path, model=wider)
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from kepsvgp.cli.data import app as data
 from kepsvgp.cli.demo import demo
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
+from kepsvgp.cli.predict import predict
 from kepsvgp.cli.report import report
 from kepsvgp.cli.reproduce import reproduce
 from kepsvgp.cli.train import train
@@ -35,6 +36,7 @@ def _root() -> None:
 app.command()(demo)
 app.command()(train)
 app.command()(evaluate)
+app.command()(predict)
 app.command()(inspect)
 app.command()(compare)
 app.command()(report)

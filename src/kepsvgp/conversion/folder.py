@@ -95,6 +95,23 @@ def save_pretrained(
     write_json(folder / RECORD, record)
 
 
+def is_pretrained(folder: Path) -> bool:
+    """Whether `save_pretrained` wrote this folder."""
+    return (folder / RECORD).is_file()
+
+
+def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
+    """The names of the classes, from the folder or the model's own configuration."""
+    names = read_json(folder / RECORD)["classes"]
+    by_number = getattr(getattr(model, "config", None), "id2label", None)
+    if names is None and by_number is not None:
+        names = [by_number[number] for number in sorted(by_number)]
+    if names is None:
+        count: Any = model.num_classes
+        names = map(str, range(count))
+    return tuple(names)
+
+
 def load_pretrained(
     folder: Path | str,
     *,
@@ -109,7 +126,7 @@ def load_pretrained(
         adapters: The adapters it was converted with, where they are your own.
     """
     folder = Path(folder)
-    if not (folder / RECORD).is_file():
+    if not is_pretrained(folder):
         raise UserError(
             f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
         )
@@ -129,7 +146,13 @@ def load_pretrained(
                 f"adapters must include {entry['adapter']}, which converted {name}; it is not "
                 "one of ours."
             )
-        module = model.get_submodule(name)
+        try:
+            module = model.get_submodule(name)
+        except AttributeError:
+            raise UserError(
+                f"model must have a module {name}, as the one that was saved; got a "
+                f"{type(model).__name__} without it."
+            ) from None
         without_nested_tensors(model, [module])
         converted = by_name[entry["adapter"]](module, **entry["settings"])
         model = replace(model, name, converted)

@@ -118,9 +118,11 @@ def contextual_features(
     return features
 
 
-def features_of(encoder: Encoder, sequences: Ragged) -> Float[Tensor, "token layer width"]:
-    """The features of all tokens, in memory: for a few new texts."""
-    model = load_model(encoder)
+def features_of(
+    encoder: Encoder, sequences: Ragged, model: "PreTrainedModel | None" = None
+) -> Float[Tensor, "token layer width"]:
+    """The features of all tokens, in memory: for a few new texts; `model` if it is loaded."""
+    model = load_model(encoder) if model is None else model
     result = torch.empty(len(sequences.flat), *_shape(model), dtype=torch.float16)
     for rows, features in _encode(model, encoder, sequences):
         result[rows] = features

@@ -32,13 +32,19 @@ def read_all(paths: Sequence[Path], size: int, *, grayscale: bool = False) -> np
 
 def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
     """One image as bytes (C, size, size): scaled to its shorter side, then cut in the middle."""
+    upright = open_upright(path, grayscale=grayscale)
+    if upright.size != (size, size):
+        upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.array(upright)
+    return pixels[None] if grayscale else pixels.transpose(2, 0, 1)
+
+
+def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
+    """One image in its own size, decoded, with one channel or three."""
     try:
         with Image.open(path) as image:
             # a photograph may be stored lying on its side
-            upright = ImageOps.exif_transpose(image).convert("L" if grayscale else "RGB")
-            if upright.size != (size, size):
-                upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
-            pixels = np.array(upright)
+            return ImageOps.exif_transpose(image).convert("L" if grayscale else "RGB")
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
         raise UserError(
             f"{path} must be an image that Pillow can read; reading it failed ({error}). "
@@ -46,4 +52,3 @@ def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
         ) from None
     except Image.DecompressionBombError as error:
         raise UserError(f"{path} must be an image of reasonable size: {error}.") from None
-    return pixels[None] if grayscale else pixels.transpose(2, 0, 1)

@@ -1,6 +1,7 @@
 """From texts to examples: tokens, features if an encoder is named, and their caches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from kepsvgp.config import DataConfig
 from kepsvgp.data import store, tokens
-from kepsvgp.data.examples import TextExamples
+from kepsvgp.data.examples import Ragged, TextExamples
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -64,17 +65,26 @@ def prepare(
 
 def from_texts(config: DataConfig, texts: Sequence[str]) -> TextExamples:
     """Examples of new texts without a class, for a model trained with this configuration."""
-    tokenizer, encoder = _tools(config)
-    ragged = tokens.tokenize(tokenizer, texts, config.max_length)
-    features = None
-    if encoder is not None:
-        from kepsvgp.data.features import features_of
+    return reader(config)(texts)
 
-        features = features_of(encoder, ragged)
-    places = torch.arange(len(texts))
+
+def reader(config: DataConfig) -> Callable[[Sequence[str]], TextExamples]:
+    """`from_texts` for many lists of texts: tokenizer and encoder are loaded once."""
+    tokenizer, encoder = _tools(config)
     pad = tokens.padding_id(tokenizer)
-    labels = torch.full((len(texts),), -1)
-    return TextExamples(labels, places, ragged, texts, places, features, pad)
+    compute: Callable[[Ragged], Tensor] | None = None
+    if encoder is not None:
+        from kepsvgp.data.features import features_of, load_model
+
+        compute = partial(features_of, encoder, model=load_model(encoder))
+
+    def read(texts: Sequence[str]) -> TextExamples:
+        ragged = tokens.tokenize(tokenizer, texts, config.max_length)
+        features = None if compute is None else compute(ragged)
+        places, labels = torch.arange(len(texts)), torch.full((len(texts),), -1)
+        return TextExamples(labels, places, ragged, texts, places, features, pad)
+
+    return read
 
 
 def _tools(config: DataConfig) -> "tuple[Tokenizer, Encoder | None]":

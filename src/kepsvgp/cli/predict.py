@@ -1,0 +1,40 @@
+"""`kepsvgp predict`: new texts or images through a trained model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A run folder, or one that save_pretrained wrote.")],
+    source: Annotated[
+        Path, typer.Argument(help="Texts as CSV, TSV or JSONL, or a folder of images.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv or .jsonl file; standard output by default.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Monte Carlo samples.")] = 10,
+    max_risk: Annotated[
+        float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Probability with which --max-risk holds.")
+    ] = 0.95,
+    column: Annotated[str, typer.Option(help="Column or field that has the texts.")] = "text",
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Report broken rows and go on without them.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs at a time.")] = 256,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+) -> None:
+    """Predict new inputs, with the uncertainty of each and whether to withhold the answer.
+
+    The input is read and the output written as it comes, so files may be larger than memory.
+    """
+    from kepsvgp.serving import predict_file
+
+    predict_file(
+        model, source, out, num_samples=samples, max_risk=max_risk, confidence=confidence,
+        column=column, skip_bad=skip_bad, batch_size=batch_size, seed=seed,
+    )  # fmt: skip

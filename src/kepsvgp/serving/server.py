@@ -1,0 +1,203 @@
+"""A trained model from its folder, ready for new texts or images.
+
+The folder is a run that `kepsvgp train` made, or one that `save_pretrained` wrote. Inputs are
+prepared as they were for training: by the run's own data settings, or by the tokenizer or image
+processor that was saved beside a converted model.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from kepsvgp.abstention import Abstainer
+from kepsvgp.config import PredictionConfig
+from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
+from kepsvgp.data import batches, pictures, text
+from kepsvgp.data.examples import Examples, Normalisation, image_examples
+from kepsvgp.errors import UserError
+from kepsvgp.evaluation import default_device
+from kepsvgp.prediction import Prediction, predict, predict_batches, to_device
+from kepsvgp.runs import RunFolder
+
+Task = Literal["text", "image"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A model with all that new inputs need.
+
+    Attributes:
+        path: The folder it came from.
+        task: What it takes: texts, or paths of image files.
+        classes: Names of its classes.
+        load: Reads one input, and refuses one that cannot be read.
+        predict: The prediction for some inputs that `load` gave.
+        calibrate: The prediction for labelled examples that the model was not trained on, where
+            the folder knows of any.
+    """
+
+    path: Path
+    task: Task
+    classes: tuple[str, ...]
+    load: Callable[[Any], Any]
+    predict: Callable[[Sequence[Any]], Prediction]
+    calibrate: Callable[[], Prediction] | None = None
+
+    def abstainer(self, max_risk: float, confidence: float) -> Abstainer:
+        """The rule for a promise: the saved one, or one fitted to a run's validation data."""
+        if Abstainer.is_saved(self.path):
+            saved = Abstainer.load(self.path)
+            if (saved.max_risk, saved.confidence) == (max_risk, confidence):
+                return saved
+        if self.calibrate is None:
+            raise UserError(
+                f"{self.path} must have a saved rule for max_risk={max_risk} and confidence="
+                f"{confidence}; it has none. Fit one to labelled examples that were not trained "
+                "on: Abstainer.fit(prediction, labels, max_risk, confidence).save(folder)."
+            )
+        return Abstainer.fit(self.calibrate(), max_risk=max_risk, confidence=confidence)
+
+
+def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> Server:
+    """The model of a run folder or of a folder that `save_pretrained` wrote."""
+    if not path.is_dir():
+        raise UserError(f"{path} must be a folder with a model; there is no such folder.")
+    if is_pretrained(path):
+        return _from_pretrained(path, num_samples, seed)
+    return _from_run(RunFolder(path), num_samples, seed)
+
+
+def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
+    config, record = run.config(), run.record()
+    model = run.model()
+    settings = config.prediction.model_copy(update={"num_samples": num_samples})
+    load, examples = _run_inputs(run)
+
+    def answer(items: Sequence[Any]) -> Prediction:
+        return _predict_examples(model, examples(items), settings, seed)
+
+    def calibrate() -> Prediction:
+        known = run.predictions_file(config.train.select, config.method, "val")
+        # a threshold is one for so many samples, drawn like this
+        if settings == config.prediction and seed == config.seed and known.is_file():
+            return Prediction.load(known)
+        return _predict_examples(model, run.benchmark().val, settings, seed)
+
+    return Server(run.path, record["task"], run.classes(), load, answer, calibrate)
+
+
+def _run_inputs(
+    run: RunFolder,
+) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Examples]]:
+    record = run.record()
+    if record["task"] == "text":
+        return _same, text.reader(run.config().data)
+    channels, side = record["input"]["channels"], record["input"]["height"]
+    known = record["splits"]["normalisation"]
+    normalisation = Normalisation(tuple(known["mean"]), tuple(known["std"]))
+
+    def read(path: Path) -> np.ndarray:
+        return pictures.read(path, side, grayscale=channels == 1)
+
+    def examples(images: Sequence[np.ndarray]) -> Examples:
+        labels = torch.full((len(images),), -1)
+        return image_examples(torch.from_numpy(np.stack(images)), labels, normalisation)
+
+    return read, examples
+
+
+def _predict_examples(
+    model: nn.Module, examples: Examples, settings: PredictionConfig, seed: int
+) -> Prediction:
+    device = default_device()
+    return predict_batches(
+        model.to(device),
+        batches(examples, settings.batch_size, bucket=True),
+        num_samples=settings.num_samples,
+        average=settings.average,
+        seed=seed,
+        device=device,
+    )
+
+
+def _from_pretrained(path: Path, num_samples: int, seed: int) -> Server:
+    model = load_pretrained(path)
+    if hasattr(model, "config"):
+        task, load, collate = _hugging_face_inputs(path, model)
+    elif hasattr(model, "pretrained_cfg"):
+        task, load, collate = "image", *_timm_inputs(model)
+    else:
+        raise UserError(
+            f"{path} must hold a Hugging Face or timm model; how to prepare the inputs of a "
+            f"{type(model).__name__} is not known here. Use load_pretrained and predict."
+        )
+
+    device = default_device()
+    model.to(device)
+
+    def answer(items: Sequence[Any]) -> Prediction:
+        generator = torch.Generator(device).manual_seed(seed)
+        inputs = to_device(collate(items), device)
+        return predict(model, inputs, num_samples=num_samples, generator=generator)
+
+    return Server(path, task, class_names(path, model), load, answer)
+
+
+def _hugging_face_inputs(
+    path: Path, model: Any
+) -> tuple[Task, Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
+    import transformers
+
+    if (path / "tokenizer_config.json").is_file():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        longest = min(tokenizer.model_max_length, _positions(model))
+
+        def tokens(texts: Sequence[str]) -> Any:
+            options = {"padding": True, "truncation": True, "max_length": longest}
+            return dict(tokenizer(list(texts), return_tensors="pt", **options))
+
+        return "text", _same, tokens
+    if (path / "preprocessor_config.json").is_file():
+        processor = transformers.AutoImageProcessor.from_pretrained(path)
+
+        def pixels(file: Path) -> Any:
+            return dict(processor(pictures.open_upright(file), return_tensors="pt"))
+
+        def stack(items: Sequence[Any]) -> Any:
+            return {name: torch.cat([item[name] for item in items]) for name in items[0]}
+
+        return "image", pixels, stack
+    raise UserError(
+        f"{path} must have the tokenizer or image processor of its model; it has none. Save the "
+        "model again with save_pretrained(model, folder, processor=tokenizer)."
+    )
+
+
+def _positions(model: Any) -> int:
+    """How many tokens the model has positions for."""
+    config = model.config
+    # models of the RoBERTa kind count positions from behind the padding token
+    skipped = config.pad_token_id + 1 if "roberta" in config.model_type else 0
+    return config.max_position_embeddings - skipped
+
+
+def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
+    config, side = model.pretrained_cfg, model.patch_embed.img_size[0]
+    normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
+
+    def read(path: Path) -> np.ndarray:
+        return pictures.read(path, side)
+
+    def stack(images: Sequence[np.ndarray]) -> Any:
+        return normalisation(torch.from_numpy(np.stack(images)))
+
+    return read, stack
+
+
+def _same(item: Any) -> Any:
+    return item

@@ -1,0 +1,189 @@
+"""A file of inputs in, a file of predictions out, a chunk at a time."""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from kepsvgp.abstention import Abstainer
+from kepsvgp.errors import UserError, printable
+from kepsvgp.files import replacing
+from kepsvgp.prediction import Prediction
+from kepsvgp.serving.rows import Row, open_images, open_texts
+from kepsvgp.serving.server import Server, open_folder
+
+FIELDS: tuple[str, ...] = (
+    "row", "label", "probability", "total", "aleatoric", "epistemic", "abstain"
+)  # fmt: skip
+
+Write = Callable[[dict[str, Any]], None]
+
+
+def predict_file(
+    model: Path,
+    source: Path,
+    out: Path | None = None,
+    *,
+    num_samples: int = 10,
+    max_risk: float | None = None,
+    confidence: float = 0.95,
+    column: str = "text",
+    skip_bad: bool = False,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> int:
+    """Predicts every input of `source`; returns how many were skipped as broken.
+
+    Args:
+        model: A run folder or one that `save_pretrained` wrote.
+        source: Texts as CSV, TSV or JSONL, or a folder of images.
+        out: A `.csv` or `.jsonl` file, written as a whole or not at all; None for CSV on
+            standard output.
+        num_samples: Number of Monte Carlo samples.
+        max_risk: Largest share of wrong answers; None takes the rule saved with the model, if
+            there is one, and otherwise withholds nothing.
+        confidence: Probability with which that holds.
+        column: Column or field of the texts.
+        skip_bad: Whether broken rows are skipped, instead of ending everything.
+        batch_size: Inputs at a time.
+        seed: Seed of the samples.
+    """
+    if out is not None and out.suffix.lower() not in (".csv", ".jsonl"):
+        raise UserError(f"--out must end in .csv or .jsonl; got {out.name}.")
+    if out is not None and out.resolve() == source.resolve():
+        raise UserError(f"--out must not be the input itself; got {out} for both.")
+    console = Console(stderr=True)
+    server = open_folder(model, num_samples=num_samples, seed=seed)
+    inputs = open_images(source) if server.task == "image" else open_texts(source, column)
+    rule = _rule(server, max_risk, confidence, console)
+    skipped = 0
+    with ExitStack() as stack:
+        write = stack.enter_context(_writer(out))
+        pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
+        bar = stack.enter_context(Progress(console=console, disable=not console.is_terminal))
+        task = bar.add_task("predicting", total=inputs.size)
+        while chunk := list(islice(inputs.rows, batch_size)):
+            # decoding of images releases the interpreter's lock
+            loaded = list(pool.map(lambda row: _load(server, row), chunk))
+            for row in loaded:
+                if row.problem is not None:
+                    _report(source, row, console, skip_bad)
+                    skipped += 1
+            good = [row for row in loaded if row.problem is None]
+            if good:
+                prediction = server.predict([row.content for row in good])
+                for entry in entries(good, prediction, server.classes, rule):
+                    write(entry)
+            if out is None:
+                sys.stdout.flush()
+            bar.update(task, completed=chunk[-1].position)
+    if skipped:
+        console.print(f"{skipped} broken rows skipped", highlight=False)
+    return skipped
+
+
+def entries(
+    rows: list[Row], prediction: Prediction, classes: tuple[str, ...], rule: Abstainer | None
+) -> Iterator[dict[str, Any]]:
+    """One line of output for each input."""
+    abstain = [None] * len(rows) if rule is None else rule.abstain(prediction).tolist()
+    columns = (
+        prediction.label.tolist(),
+        prediction.confidence.tolist(),
+        prediction.entropy.tolist(),
+        prediction.aleatoric.tolist(),
+        prediction.epistemic.tolist(),
+    )
+    for row, withhold, label, *numbers in zip(rows, abstain, *columns, strict=True):
+        yield dict(zip(FIELDS, (row.name, classes[label], *numbers, withhold), strict=True))
+
+
+def _load(server: Server, row: Row) -> Row:
+    """The row with its input read, or with what is wrong with it."""
+    if row.problem is not None:
+        return row
+    try:
+        return row._replace(content=server.load(row.content))
+    except UserError as error:
+        return row._replace(problem=str(error))
+
+
+def _rule(
+    server: Server, max_risk: float | None, confidence: float, console: Console
+) -> Abstainer | None:
+    if max_risk is None:
+        if not Abstainer.is_saved(server.path):
+            return None
+        rule = Abstainer.load(server.path)
+    else:
+        rule = server.abstainer(max_risk, confidence)
+    console.print(
+        f"at most {rule.max_risk:.1%} of the answers wrong, with {rule.confidence:.1%} "
+        f"certainty: answers from a probability of {rule.threshold:.4g} on, which were "
+        f"{rule.coverage:.1%} of {rule.size} calibration examples ({rule.risk:.1%} wrong)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return rule
+
+
+def _report(source: Path, row: Row, console: Console, skip_bad: bool) -> None:
+    message = f"{source}, row {row.name}: {row.problem}"
+    if not skip_bad:
+        end = "" if message.endswith(".") else "."
+        raise UserError(f"{message}{end} Mend it, or skip such rows with --skip-bad.")
+    console.print(f"skipped {printable(message)}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _writer(out: Path | None) -> Iterator[Write]:
+    if out is None:
+        with _patient(sys.stdout) as stream:
+            yield _csv_writer(stream)
+        return
+    # names of files need not be text; a backslash escape is one in JSON too
+    with (
+        replacing(out) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
+    ):
+        yield _csv_writer(stream) if out.suffix.lower() == ".csv" else _json_writer(stream)
+
+
+@contextmanager
+def _patient(stream: Any) -> Iterator[Any]:
+    """Standard output that shows what it cannot encode, and may be closed by who reads it."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    try:
+        yield stream
+        stream.flush()
+    except BrokenPipeError:
+        # what is still unwritten would raise again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        sys.exit(0)
+
+
+def _json_writer(stream: Any) -> Write:
+    return lambda entry: print(json.dumps(entry, ensure_ascii=False), file=stream)
+
+
+def _csv_writer(stream: Any) -> Write:
+    writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
+    writer.writeheader()
+
+    def write(entry: dict[str, Any]) -> None:
+        withheld = {True: "yes", False: "no", None: ""}[entry["abstain"]]
+        plain = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in entry.items()}
+        writer.writerow(plain | {"abstain": withheld})
+
+    return write

@@ -1,0 +1,341 @@
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conversion import families
+from PIL import Image
+from torch.testing import assert_close
+
+from kepsvgp import Abstainer, Prediction, convert, load_pretrained, predict, save_pretrained
+from kepsvgp.cli import main
+from kepsvgp.configfile import load_config
+from kepsvgp.data import load_benchmark
+from kepsvgp.runs import RunFolder
+from kepsvgp.serving import open_folder
+from kepsvgp.serving.stream import FIELDS
+from kepsvgp.training import train
+
+WORDS = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "a"]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Exit code of `kepsvgp predict`, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["kepsvgp", "predict", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]"
+    )
+
+
+def text_folder(path: Path, family: str = "bert") -> Path:
+    model, _ = families.make(family)
+    convert(model, rank=3, posterior_scale=1.0)
+    # answers that differ
+    for name, parameter in model.named_parameters():
+        parameter.data.mul_(10.0 if parameter.ndim == 2 and "embedding" not in name else 1.0)
+    save_pretrained(model, path, processor=tokenizer())
+    return path
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return text_folder(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def image_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    config = load_config(
+        "digits",
+        ["data.train_limit=96", "data.val_limit=40", "data.test_limit=40", "model.depth=1",
+         "model.dim=12", "model.num_heads=2", "model.mlp_dim=12", "model.patch_size=4",
+         "model.kep.rank=3", "train.epochs=20", "train.warmup_epochs=0", "train.batch_size=32",
+         "train.lr=1e-2"],
+    )  # fmt: skip
+    train(config, load_benchmark(config.data), folder)
+    return folder
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+TEXTS = ["good film", "the bad bad film", "unheard of", "a film"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "in.csv"
+    path.write_text("id,text\n" + "".join(f"{i},{t}\n" for i, t in enumerate(TEXTS)))
+    return path
+
+
+def test_predict_gives_what_predict_in_code_gives(
+    text_model, texts, tmp_path, monkeypatch, capsys
+) -> None:
+    out = tmp_path / "out.jsonl"
+
+    assert call(monkeypatch, text_model, texts, "--out", out, "--samples", 4, "--seed", 3) == 0
+
+    inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt"))
+    generator = torch.Generator().manual_seed(3)
+    expected = predict(load_pretrained(text_model), inputs, num_samples=4, generator=generator)
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [entry["row"] for entry in found] == ["1", "2", "3", "4"]
+    assert [entry["label"] for entry in found] == [f"LABEL_{i}" for i in expected.label]
+    for name, values in {
+        "probability": expected.confidence, "total": expected.entropy,
+        "aleatoric": expected.aleatoric, "epistemic": expected.epistemic,
+    }.items():  # fmt: skip
+        assert_close(torch.tensor([entry[name] for entry in found]), values)
+    assert [entry["abstain"] for entry in found] == [None] * 4
+    assert capsys.readouterr().out == ""
+
+
+def test_predictions_do_not_depend_on_the_chunks(text_model, texts, tmp_path, monkeypatch) -> None:
+    for size in (1, 3, 256):
+        out = tmp_path / f"{size}.csv"
+        assert call(monkeypatch, text_model, texts, "--out", out, "--batch-size", size) == 0
+
+    one, three, all_at_once = (read_csv(tmp_path / f"{size}.csv") for size in (1, 3, 256))
+    for other in (three, all_at_once):
+        for first, second in zip(one, other, strict=True):
+            assert first["label"] == second["label"]
+            for name in ("probability", "total", "aleatoric", "epistemic"):
+                assert float(first[name]) == pytest.approx(float(second[name]), abs=1e-5)
+    assert float(one[0]["epistemic"]) > 1e-3
+
+
+def test_predict_writes_csv_to_standard_output(text_model, texts, monkeypatch, capsys) -> None:
+    assert call(monkeypatch, text_model, texts) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ",".join(FIELDS)
+    assert len(lines) == 5
+
+
+def test_broken_rows_end_everything_or_are_skipped_by_number(
+    text_model, tmp_path, monkeypatch, capsys
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    source.write_text('{"text": "good"}\n{"text": \n{"text": "a film"}\n{"txt": "\\u001b[31m"}\n')
+
+    assert call(monkeypatch, text_model, source, "--out", out) == 2
+    message = capsys.readouterr().err
+    assert "row 2: it is not JSON" in message
+    assert "--skip-bad" in message
+    assert not out.exists()
+
+    assert call(monkeypatch, text_model, source, "--out", out, "--skip-bad") == 0
+    printed = capsys.readouterr().err
+    assert "row 2: it is not JSON" in printed
+    assert "row 4: it has no field text" in printed
+    assert "2 broken rows skipped" in printed
+    assert [entry["row"] for entry in read_csv(out)] == ["1", "3"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_text_longer_than_the_model_is_cut(family: str, tmp_path, monkeypatch) -> None:
+    folder = text_folder(tmp_path / "model", family)
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    source.write_text(json.dumps({"text": "film " * 5000}) + "\n")
+
+    assert call(monkeypatch, folder, source, "--out", out) == 0
+
+    assert len(read_csv(out)) == 1
+
+
+def test_saved_rule_is_kept_and_another_promise_refused(
+    text_model, texts, tmp_path, monkeypatch, capsys
+) -> None:
+    folder, out = text_folder(tmp_path / "model"), tmp_path / "out.csv"
+    rule = Abstainer(0.4, max_risk=0.3, confidence=0.9, coverage=0.5, risk=0.1, size=50)
+    rule.save(folder)
+
+    assert call(monkeypatch, folder, texts, "--out", out) == 0
+    found = read_csv(out)
+    expected = ["no" if float(entry["probability"]) >= 0.4 else "yes" for entry in found]
+    assert [entry["abstain"] for entry in found] == expected
+    assert "at most 30.0% of the answers wrong" in capsys.readouterr().err
+
+    assert call(monkeypatch, folder, texts, "--max-risk", 0.3, "--confidence", 0.9) == 0
+    capsys.readouterr()
+    assert call(monkeypatch, folder, texts, "--max-risk", 0.01) == 2
+    assert "must have a saved rule for max_risk=0.01" in capsys.readouterr().err
+
+
+def picture(path: Path, size: tuple[int, int], seed: int = 0) -> None:
+    noise = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise).save(path)
+
+
+def test_run_predicts_a_folder_of_images(image_run, tmp_path, monkeypatch, capsys) -> None:
+    images, out = tmp_path / "images", tmp_path / "out.csv"
+    picture(images / "a.png", (20, 30))
+    picture(images / "more" / "b.jpg", (8, 8), seed=1)
+    (images / "c.png").write_bytes((images / "a.png").read_bytes()[:200])
+
+    assert call(monkeypatch, image_run, images, "--out", out) == 2
+    assert "c.png" in capsys.readouterr().err
+    assert call(monkeypatch, image_run, images, "--out", out, "--skip-bad") == 0
+
+    found = read_csv(out)
+    assert [entry["row"] for entry in found] == ["a.png", "more/b.jpg"]
+    assert {entry["label"] for entry in found} <= set(RunFolder(image_run).classes())
+
+
+def test_run_abstains_by_its_validation_data(image_run, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "out.csv"
+    picture(tmp_path / "images" / "a.png", (8, 8))
+    run = RunFolder(image_run)
+
+    arguments = (image_run, tmp_path / "images", "--out", out, "--max-risk", 0.9)
+    assert call(monkeypatch, *arguments, "--confidence", 0.6) == 0
+
+    benchmark, model = run.benchmark(), run.model()
+    inputs = benchmark.val.inputs(torch.arange(len(benchmark.val)))
+    prediction = predict(model, inputs, generator=torch.Generator().manual_seed(0))
+    rule = Abstainer.fit(prediction, benchmark.val.labels, max_risk=0.9, confidence=0.6)
+    assert f"answers from a probability of {rule.threshold:.4g} on" in capsys.readouterr().err
+    assert rule.coverage > 0
+    entry = read_csv(out)[0]
+    answered = float(entry["probability"]) >= rule.threshold
+    assert entry["abstain"] == ("no" if answered else "yes")
+    # no probability is high enough for the impossible
+    assert call(monkeypatch, *arguments[:-1], 1e-6) == 0
+    assert read_csv(out)[0]["abstain"] == "yes"
+
+
+def test_hugging_face_images_pass_their_processor(tmp_path: Path) -> None:
+    model, _ = families.make("vit")
+    convert(model, rank=3)
+    processor = transformers.ViTImageProcessorPil(size={"height": 10, "width": 10})
+    save_pretrained(model, tmp_path / "model", processor=processor)
+    picture(tmp_path / "a.png", (20, 30))
+    picture(tmp_path / "b.png", (10, 10), seed=1)
+
+    server = open_folder(tmp_path / "model", num_samples=2)
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    found = server.predict([server.load(path) for path in paths])
+
+    images = [Image.open(path).convert("RGB") for path in paths]
+    generator = torch.Generator().manual_seed(0)
+    inputs = dict(processor(images, return_tensors="pt"))
+    assert_close(found.probs, predict(model, inputs, num_samples=2, generator=generator).probs)
+    assert server.task == "image"
+
+
+def test_converted_module_of_ones_own_is_not_served(tmp_path: Path, monkeypatch, capsys) -> None:
+    layer = torch.nn.TransformerEncoderLayer(12, 2, 17, batch_first=True)
+    save_pretrained(convert(layer, rank=3), tmp_path)
+
+    assert call(monkeypatch, tmp_path, tmp_path / "in.csv") == 2
+    assert "Use load_pretrained and predict" in capsys.readouterr().err
+
+
+def test_model_without_its_tokenizer_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
+    model, _ = families.make("bert")
+    save_pretrained(convert(model, rank=3), tmp_path)
+
+    assert call(monkeypatch, tmp_path, tmp_path / "in.csv") == 2
+    assert "processor=tokenizer" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_message(text_model, texts, tmp_path, monkeypatch, capsys) -> None:
+    wrong = {
+        "no such folder": (tmp_path / "none", texts),
+        "must be a run folder": (tmp_path, texts),
+        "must be a file of texts": (text_model, tmp_path),
+        "must end in .csv or .jsonl": (text_model, texts, "--out", tmp_path / "out.txt"),
+        "must not be the input itself": (text_model, texts, "--out", texts),
+        "the column body": (text_model, texts, "--column", "body"),
+        "must be writable": (text_model, texts, "--out", texts / "out.csv"),
+    }
+    for message, arguments in wrong.items():
+        assert call(monkeypatch, *arguments) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert printed.err.startswith("error: ")
+        assert len(printed.err.splitlines()) == 1
+    assert texts.read_text().startswith("id,text")
+
+
+def test_max_risk_outside_of_its_range_is_refused(image_run, tmp_path, monkeypatch, capsys) -> None:
+    picture(tmp_path / "a.png", (8, 8))
+    for option, value in (("--max-risk", 1.5), ("--max-risk", -1), ("--confidence", 1.0)):
+        both = {"--max-risk": 0.1, "--confidence": 0.9} | {option: value}
+        arguments = [part for pair in both.items() for part in pair]
+        assert call(monkeypatch, image_run, tmp_path / "a.png", *arguments) == 2
+        assert "must lie in" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_reader_of_the_output_may_leave(text_model, tmp_path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("text\n" + "good film\n" * 200)
+    command = [sys.executable, "-m", "kepsvgp", "predict", str(text_model), str(source)]
+    with subprocess.Popen(
+        [*command, "--samples", "1", "--batch-size", "10"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("row,")
+        process.stdout.close()
+        errors = process.stderr.read()
+
+    assert process.returncode == 0, errors
+    assert "Error" not in errors
+
+
+def test_prediction_survives_names_that_are_no_text(image_run, tmp_path, monkeypatch) -> None:
+    images = tmp_path / "images"
+    picture(images / "a.png", (8, 8))
+    try:
+        (images / "a.png").rename(images / os.fsdecode(b"\xff\n=1.png"))
+    except OSError:
+        pytest.skip("this file system takes no such names")
+
+    for name in ("out.csv", "out.jsonl"):
+        assert call(monkeypatch, image_run, images, "--out", tmp_path / name) == 0
+
+    assert read_csv(tmp_path / "out.csv")[0]["row"] == "\\udcff\n=1.png"
+    assert json.loads((tmp_path / "out.jsonl").read_text())["row"] == "\udcff\n=1.png"
+
+
+def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run) -> None:
+    run = RunFolder(image_run)
+    config = run.config()
+    known = run.predictions_file(config.train.select, config.method, "val")
+    marked = Prediction(torch.eye(3), torch.zeros(3), labels=torch.arange(3))
+    marked.save(known)
+
+    same, other = open_folder(image_run), open_folder(image_run, num_samples=3)
+
+    assert same.calibrate is not None
+    assert other.calibrate is not None
+    assert len(same.calibrate()) == 3
+    assert len(other.calibrate()) == 40
+    known.unlink()
