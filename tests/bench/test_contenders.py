@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
 from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
-from kepsvgp.bench.layer import Shape, step
+from kepsvgp.bench.layer import Shape, build, step
 
 DIM, HEADS, TOKENS = 12, 3, 7
 
@@ -40,5 +40,8 @@ def test_step_leaves_gradients_of_output_and_penalties() -> None:
 
 
 def test_shape_names_its_sizes() -> None:
-    shape = Shape("IMDB", 32, 512, 128, 8, 10, "add", None, 50, 0.4, 0.25)
-    assert str(shape) == "IMDB add (batch 32, 512 tokens, width 128, 8 heads, rank 10)"
+    shape = Shape("IMDB", 32, 512, 128, 8, 10, "add", 50, 0.4, 0.25)
+    assert str(shape) == (
+        "IMDB add (batch 32, 512 tokens, width 128, 8 heads, rank 10, 100 landmarks)"
+    )
+    assert build(shape, KEPAttention).num_landmarks == 100

@@ -31,8 +31,8 @@ from kepsvgp.config import (
     SgpaConfig,
     TrainConfig,
 )
-from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
-from kepsvgp.errors import UserError
+from kepsvgp.data import Batch, Benchmark, batches, cola, load_benchmark
+from kepsvgp.data.store import data_root
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.objective import loss
 from kepsvgp.prediction import Predictor, call, predict_batches
@@ -45,7 +45,7 @@ COLA = RunConfig(
     data=DataConfig(name="cola", encoder="minilm", max_length=100),
     model=ModelConfig(
         depth=2, dim=256, num_heads=4, mlp_dim=256,
-        kep=KepConfig(rank=5, num_landmarks=10),
+        kep=KepConfig(rank=5),
         # its paper's setting for CoLA
         sgpa=SgpaConfig(num_inducing=5, layers="all"),
     ),
@@ -115,22 +115,18 @@ class Costs:
 
 def measurements(options: Options) -> Iterator[Costs]:
     """All methods on CoLA, or on digits where it is not at hand or a trial is all that is asked."""
-    if not options.small:
-        try:
-            benchmark = load_benchmark(COLA.data)
-        except UserError as error:
-            yield measure(DIGITS, f"methods on digits, as CoLA is not at hand ({error})", options)
-        else:
-            yield measure(COLA, "methods on CoLA", options, benchmark)
-        return
-    yield measure(DIGITS, "methods on digits", options, steps=2)
+    if options.small:
+        yield measure(DIGITS, "methods on digits", options, steps=2)
+    elif (data_root(COLA.data.root) / cola.FOLDER).is_dir():
+        yield measure(COLA, "methods on CoLA", options)
+    else:
+        yield measure(DIGITS, "methods on digits, as CoLA is not at hand", options)
 
 
 def measure(
     config: RunConfig,
     name: str,
     options: Options,
-    benchmark: Benchmark | None = None,
     *,
     steps: int = 10,
 ) -> Costs:
@@ -140,10 +136,9 @@ def measure(
         config: The network and its batches; the method in it is left aside.
         name: What the result is called.
         options: Number of rounds.
-        benchmark: The data that `config.data` names; loaded where they are not given.
         steps: Training steps, and at most so many batches of the test set, in one turn.
     """
-    benchmark = benchmark or load_benchmark(config.data)
+    benchmark = load_benchmark(config.data)
     models = {method: _build(method, config, benchmark) for method in get_args(Method)}
     size, num_train = config.train.batch_size, len(benchmark.train)
     order = torch.Generator().manual_seed(config.seed)
