@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kepsvgp.cli import main
+from kepsvgp.files import write_json
 from kepsvgp.runs import RunFolder
 
 SMALL = """
@@ -84,6 +85,23 @@ def test_train_again_needs_resume_and_then_measures_only_what_is_missing(
     assert call(monkeypatch, "train", config, "--out", out, "--resume") == 0
 
     assert RunFolder(out).metrics().keys() == {"score", "last"}
+
+
+def test_train_killed_between_its_two_measurements_measures_the_other(
+    config, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "run"
+    assert call(monkeypatch, "train", config, "--out", out) == 0
+    run = RunFolder(out)
+    whole = run.metrics()
+    write_json(run.metrics_file, {"score": {"kep": {"test": whole["score"]["kep"]["test"]}}})
+
+    assert call(monkeypatch, "train", config, "--out", out, "--resume") == 0
+
+    found = run.metrics()
+    assert found["score"]["kep"]["test"] == whole["score"]["kep"]["test"]
+    assert found["score"]["kep"]["val"]["nll"] == whole["score"]["kep"]["val"]["nll"]
+    assert found["last"]["kep"].keys() == {"val", "test"}
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,16 @@ def train(
         return
     with run.lock():
         for checkpoint in dict.fromkeys((settings.train.select, "last")):
-            if "test" not in run.metrics().get(checkpoint, {}).get(settings.method, {}):
+            known = run.metrics().get(checkpoint, {}).get(settings.method, {})
+            missing = [split for split in ("val", "test") if split not in known]
+            if missing:
                 evaluate(
                     run,
                     benchmark,
                     run.model(checkpoint),
                     method=settings.method,
                     checkpoint=checkpoint,
+                    splits=missing,
                     console=console,
                 )
     show_metrics(run, settings.train.select, settings.method, ["val", "test"])
