@@ -10,14 +10,12 @@ from kepsvgp.cli.data import app as data
 from kepsvgp.cli.demo import demo
 from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
+from kepsvgp.cli.interrupt import INTERRUPTED, MESSAGE
 from kepsvgp.cli.predict import predict
 from kepsvgp.cli.report import report
 from kepsvgp.cli.reproduce import reproduce
 from kepsvgp.cli.train import train
 from kepsvgp.errors import UserError, printable
-
-# the exit code of what Ctrl-C ended, by convention
-_INTERRUPTED = 130
 
 app = typer.Typer(
     name="kepsvgp",
@@ -56,12 +54,10 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}. Mend this, then run the same command again.")
     except (KeyboardInterrupt, SystemExit) as end:
-        if isinstance(end, SystemExit) and end.code != _INTERRUPTED:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
-        typer.echo(
-            "interrupted; what was saved is whole, and training goes on with --resume", err=True
-        )
-        sys.exit(_INTERRUPTED)
+        typer.echo(MESSAGE, err=True)
+        sys.exit(INTERRUPTED)
 
 
 def _fail(message: str) -> None:

@@ -1,0 +1,38 @@
+"""Ctrl-C in places where Python alone would lose it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SWALLOWING = """
+import time
+from kepsvgp.cli.interrupt import end_soon_after_interrupt
+
+end_soon_after_interrupt()
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by signals")
+def test_interrupt_that_is_swallowed_ends_the_process_all_the_same() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWALLOWING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+
+    assert process.returncode == 130
+    assert said == "interrupted; what was saved is whole, and training goes on with --resume\n"
