@@ -5,6 +5,7 @@ takes the draws of the inducing variables as inputs, or has S of them written in
 their average. Sizes of the batch and lengths of sequences stay free.
 """
 
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,8 +110,10 @@ def _write_torch(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: 
     program = torch.export.export(graph, (), arguments, dynamic_shapes=_shapes(arguments, free))
     for each in (arguments, _first_row(arguments)):
         _check_equal(graph(**each), program.module()(**each))
-    with path.open("wb") as stream:
-        torch.export.save(program, stream)
+    # torch ends the whole process where it cannot write to a file, on a full disk for one
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def _write_onnx(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: Path) -> None:

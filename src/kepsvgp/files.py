@@ -101,8 +101,14 @@ def checksum(content: bytes) -> str:
 
 
 def csv_cell(value: str | float | None) -> str | float | None:
-    """A value for a CSV file that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    """A value for a CSV file that no spreadsheet takes for a formula; numbers stay numbers.
+
+    Line breaks become those of the file: the csv module quotes these, and others end the row.
+    """
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not value.startswith(("=", "+", "-", "@", "\t", "\n")):
         return value
     try:
         float(value)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+import unicodedata
 from html import unescape
 from pathlib import Path
 
@@ -30,6 +31,7 @@ HOSTILE = (
     "[red]markup[/red]",
     "half \ud800 pair",
 )
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("x")')
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -75,24 +77,53 @@ def test_errors_about_hostile_names_command_nothing(
 
 def test_tables_for_spreadsheets_hold_no_formula(tried) -> None:
     """What begins with =, +, -, @ is a formula to a spreadsheet; only numbers may."""
-    formulas = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("x")')
-    for text in formulas:
+    for text in FORMULAS:
         row = io.StringIO()
         csv.writer(row).writerow([csv_cell(text)])
         (cell,) = next(csv.reader(io.StringIO(row.getvalue())))
         assert cell[0] not in "=+-@\t\r"
-        assert cell.endswith(text)
+        assert cell.endswith(text.replace("\r", "\n"))
     assert [csv_cell(value) for value in ("-1.5", "+3", -1.5, None, "a=b")] == [
         "-1.5", "+3", -1.5, None, "a=b",
     ]  # fmt: skip
-    tried("formulas in tables", len(formulas))
+    tried("formulas in tables", len(FORMULAS))
 
 
 def test_whoever_writes_csv_guards_against_formulas() -> None:
     package = Path(kepsvgp.__file__).parent
     for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert "csv.writer(" not in text or "csv_cell(" in text, path
+        writes = "csv.writer(" in text or "csv.DictWriter(" in text
+        assert not writes or "csv_cell(" in text, path
+
+
+class Terminal(io.StringIO):
+    """Standard output that someone looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_predictions_of_hostile_classes_command_nothing(tried) -> None:
+    from kepsvgp.serving.stream import FIELDS, _csv_writer
+
+    shown, written = Terminal(), io.StringIO()
+    names = [*HOSTILE, *(text for text in FORMULAS)]
+    for stream in (shown, written):
+        write = _csv_writer(stream)
+        for name in names:
+            entry = dict.fromkeys(FIELDS, 0.5) | {"row": name, "label": name, "abstain": None}
+            write(entry)
+
+    text = shown.getvalue()
+    assert not any(
+        unicodedata.category(letter) in ("Cc", "Cf", "Cs") for letter in set(text) - {"\n", "\t"}
+    )
+    found = list(csv.DictReader(io.StringIO(written.getvalue(), newline="")))
+    for row, name in zip(found, names, strict=True):
+        assert row["label"].endswith(name.replace("\r", "\n"))
+    assert all(row[key][0] not in "=+-@\t\r" for row in found for key in ("row", "label"))
+    tried("hostile names of classes and files in predictions", 2 * len(names))
 
 
 def test_page_of_hostile_classes_runs_nothing(tmp_path, tried) -> None:

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from kepsvgp.abstention import Abstainer
 from kepsvgp.errors import UserError, printable
-from kepsvgp.files import replacing
+from kepsvgp.files import csv_cell, replacing
 from kepsvgp.prediction import Prediction
 from kepsvgp.serving.rows import Row, open_images, open_texts
 from kepsvgp.serving.server import Server, open_folder
@@ -180,10 +180,15 @@ def _json_writer(stream: Any) -> Write:
 def _csv_writer(stream: Any) -> Write:
     writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
     writer.writeheader()
+    # names of classes and files must not command a spreadsheet, nor a terminal that shows them
+    is_shown = stream.isatty()
 
     def write(entry: dict[str, Any]) -> None:
         withheld = {True: "yes", False: "no", None: ""}[entry["abstain"]]
         plain = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in entry.items()}
+        for name in ("row", "label"):
+            cell = csv_cell(plain[name])
+            plain[name] = printable(cell) if is_shown else cell
         writer.writerow(plain | {"abstain": withheld})
 
     return write
