@@ -100,21 +100,19 @@ def checksum(content: bytes) -> str:
     return new_checksum(content).hexdigest()
 
 
-def csv_cell(value: str | float | None) -> str | float | None:
-    """A value for a CSV file that no spreadsheet takes for a formula; numbers stay numbers.
+def csv_cell(text: str) -> str:
+    """Text for a CSV file that no spreadsheet takes for a formula; numbers stay numbers.
 
     Line breaks become those of the file: the csv module quotes these, and others end the row.
     """
-    if not isinstance(value, str):
-        return value
-    value = value.replace("\r\n", "\n").replace("\r", "\n")
-    if not value.startswith(("=", "+", "-", "@", "\t", "\n")):
-        return value
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return text
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value
+        return f"'{text}"
+    return text
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from breaking import (
@@ -25,6 +29,7 @@ from breaking import (
     small_disk,
     without_times,
 )
+from PIL import Image
 from webserver import Behaviour, serving
 
 from kepsvgp.data.catalogue import DataSet
@@ -116,27 +121,42 @@ def _fetch(data_set: DataSet, root: Path) -> None:
     fetch(data_set, root, pause_seconds=0.01)
 
 
-def test_fetch_that_is_killed_leaves_nothing_half_written(processes, tmp_path, tried) -> None:
-    source = tmp_path / "source" / "things"
+@contextmanager
+def published(folder: Path) -> Iterator[tuple[DataSet, dict[str, bytes]]]:
+    """A data set on a server that cuts connections, and its content.
+
+    The cuts make the download last, so that kills meet it under way.
+    """
+    source = folder / "source" / "things"
     source.mkdir(parents=True)
     content = random.Random(0)
     for number in range(40):
         (source / f"{number}.bin").write_bytes(content.randbytes(50_000))
-    packed = Path(shutil.make_archive(str(tmp_path / "things"), "gztar", source.parent, "things"))
+    packed = Path(shutil.make_archive(str(folder / "things"), "gztar", source.parent, "things"))
     archive = packed.read_bytes()
     whole = {path.name: path.read_bytes() for path in source.iterdir()}
-    moments, kills, finished = random.Random(1), 0, 0
-    # connections that are cut make the download last, so that kills meet it under way
     with serving(Behaviour({"/things.tar.gz": archive}, cut_after=100_000)) as address:
-        data_set = DataSet(
-            name="things",
-            title="Things",
-            url=f"{address}/things.tar.gz",
-            md5=hashlib.md5(archive).hexdigest(),
-            size=len(archive),
-            folder="things",
-            files={name: None for name in whole},
+        yield (
+            DataSet(
+                name="things",
+                title="Things",
+                url=f"{address}/things.tar.gz",
+                md5=hashlib.md5(archive).hexdigest(),
+                size=len(archive),
+                folder="things",
+                files={name: None for name in whole},
+            ),
+            whole,
         )
+
+
+def fetched(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "things").glob("*.bin")}
+
+
+def test_fetch_that_is_killed_leaves_nothing_half_written(processes, tmp_path, tried) -> None:
+    moments, kills, finished = random.Random(1), 0, 0
+    with published(tmp_path) as (data_set, whole):
         wanted = many(3, 60)
         root = tmp_path / "root0"
         while kills < wanted:
@@ -144,20 +164,39 @@ def test_fetch_that_is_killed_leaves_nothing_half_written(processes, tmp_path, t
             process.start()
             process.join(moments.uniform(0, 0.6))
             if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(process.pid, KILLS[kills % 2])
                 kills += 1
             process.join()
             # either all of it is there, or it is known to be missing
-            there = {p.name: p.read_bytes() for p in (root / "things").glob("*.bin")}
             if not data_set.missing(root):
-                assert there == whole
+                assert fetched(root) == whole
                 finished += 1
                 root = tmp_path / f"root{finished}"
             else:
-                assert there == {}
+                assert fetched(root) == {}
         _fetch(data_set, root)
-    assert {p.name: p.read_bytes() for p in (root / "things").glob("*.bin")} == whole
+    assert fetched(root) == whole
     tried("kills of fetch, then whole data or none", kills)
+
+
+def test_fetch_to_a_full_or_read_only_disk_leaves_nothing_half_written(tmp_path, tried) -> None:
+    # of 2 MB for the archive and as much for its content
+    sizes = (1_000, 3_000)
+    with published(tmp_path) as (data_set, whole):
+        for number, kilobytes in enumerate(sizes):
+            with small_disk(tmp_path / f"disk{number}", kilobytes) as disk:
+                with pytest.raises((UserError, OSError), match=r"room|No space left on device"):
+                    _fetch(data_set, disk)
+                assert data_set.missing(disk)
+                assert fetched(disk) == {}
+                remount(disk, "size=64m,ro")
+                with pytest.raises(OSError, match="Read-only file system"):
+                    _fetch(data_set, disk)
+                remount(disk, "rw")
+                _fetch(data_set, disk)
+                assert fetched(disk) == whole
+                assert {path.name for path in disk.iterdir()} == {"downloads", "things"}
+    tried("full and read-only disks under fetch, then whole data", 2 * len(sizes))
 
 
 def test_report_that_is_killed_leaves_the_old_page_or_the_new(
@@ -231,6 +270,109 @@ def test_converted_model_that_was_killed_while_saved_is_whole_or_refused(
     tried("kills of save_pretrained, then one whole model or a refusal", kills)
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Images to predict."""
+    folder = tmp_path_factory.mktemp("pictures")
+    content = np.random.default_rng(0)
+    for number in range(60):
+        pixels = content.integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+def test_predict_that_is_killed_leaves_the_old_file_or_the_new(
+    processes, undisturbed, pictures, tmp_path, tried
+) -> None:
+    run, _ = undisturbed
+    out = tmp_path / "out.csv"
+    arguments = ("predict", run, pictures, "--out", out, "--batch-size", 4)
+    start = time.monotonic()
+    ended = run_command(processes, tmp_path / "text", *arguments)
+    assert ended.code == 0, ended.err
+    duration = time.monotonic() - start
+    new = out.read_bytes()
+    assert new.count(b"\n") == 61
+    signals = (*KILLS, signal.SIGINT)
+    moments, kills = Moments(6, duration), 0
+    while kills < many(2, 40):
+        out.write_bytes(b"old")
+        command = Command(processes, tmp_path / "text", *arguments)
+        if command.interrupt(moments.next(), signals[kills % 3]):
+            kills += 1
+        else:
+            moments.missed()
+        assert "Traceback" not in command.wait().err
+        assert out.read_bytes() in (b"old", new)
+    tried("kills of predict, then the old file or the new", kills)
+
+
+def _export(path: Path, format: Literal["torch", "onnx"]) -> None:
+    from torch import nn
+
+    from kepsvgp import KEPAttention, export
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = KEPAttention(32, 4), nn.Linear(32, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.layer(x).mean(dim=-2))
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    export(Model(), path, torch.randn(2, 5, 32), format=format, generator=generator)
+
+
+def _run_graph(path: Path) -> torch.Tensor:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: np.ones((3, 5, 32), dtype=np.float32)}
+    return torch.as_tensor(session.run(None, feed)[0])
+
+
+@pytest.mark.skipif(not LONG, reason="an export takes seconds: make stress kills some")
+def test_export_that_is_killed_leaves_the_old_graph_or_the_new(processes, tmp_path, tried) -> None:
+    pytest.importorskip("onnxscript")
+    path = tmp_path / "model.onnx"
+    start = time.monotonic()
+    process = processes.Process(target=_export, args=(path, "onnx"))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    expected = _run_graph(path)
+    # most of the time is spent before the file is written
+    moments, kills = Moments(8, time.monotonic() - start, earliest=0.3), 0
+    while kills < many(1, 10):
+        path.write_bytes(b"old")
+        process = processes.Process(target=_export, args=(path, "onnx"))
+        process.start()
+        process.join(moments.next())
+        if process.is_alive():
+            os.kill(process.pid, KILLS[kills % 2])
+            kills += 1
+        else:
+            moments.missed()
+        process.join()
+        assert path.read_bytes() == b"old" or torch.equal(_run_graph(path), expected)
+    tried("kills of export, then the old graph or the new", kills)
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"][: many(1, 2)])
+def test_export_to_a_full_disk_keeps_the_old_graph(format, tmp_path, tried) -> None:
+    pytest.importorskip("onnxscript")
+    with small_disk(tmp_path / "disk", 12) as disk:
+        (disk / "model").write_bytes(b"old")
+        with pytest.raises(UserError, match="model must be writable"):
+            _export(disk / "model", format)
+        assert (disk / "model").read_bytes() == b"old"
+        assert len(list(disk.iterdir())) == 1
+    tried("full disks under export", 1)
+
+
 def test_full_disk_is_one_message_and_room_lets_it_go_on(
     processes, config, undisturbed, tmp_path, tried
 ) -> None:
@@ -263,7 +405,9 @@ def test_full_disk_keeps_the_old_page(processes, undisturbed, tmp_path, tried) -
     tried("full disks under report", 1)
 
 
-def test_read_only_folder_is_one_message(processes, config, undisturbed, tmp_path, tried) -> None:
+def test_read_only_folder_is_one_message(
+    processes, config, undisturbed, pictures, tmp_path, tried
+) -> None:
     whole, _ = undisturbed
     with small_disk(tmp_path / "disk", 64_000) as disk:
         shutil.copytree(whole, disk / "run")
@@ -285,13 +429,14 @@ def test_read_only_folder_is_one_message(processes, config, undisturbed, tmp_pat
             ("evaluate", disk / "run"),
             ("evaluate", disk / "run", "--method", "temperature"),
             ("report", disk / "run", "--out", disk / "report.html"),
+            ("predict", disk / "run", pictures, "--out", disk / "out.csv"),
             ("inspect", disk / "run"),
         ):
             ended = run_command(processes, tmp_path / "text", *said)
             if said[:2] == ("train", config) and "--resume" in said and ended.code == 0:
                 continue
             assert_explained(ended, "Read-only file system")
-    tried("commands on a read-only folder", 7)
+    tried("commands on a read-only folder", 8)
 
 
 def _wait_for(path: Path, seconds: float = 60) -> None:
@@ -343,6 +488,10 @@ def test_interrupted_training_ends_at_once_and_goes_on(
             continue
         start = time.monotonic()
         ended = command.wait(60)
+        if ended.code == 0:
+            # it had all but ended
+            shutil.rmtree(out)
+            continue
         took.append(time.monotonic() - start)
         interrupts += 1
         # before the command line is loaded the system ends it, which is as good

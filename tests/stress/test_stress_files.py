@@ -31,6 +31,7 @@ from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.prediction import Prediction
 from kepsvgp.report.runs import read_predictions, read_run
 from kepsvgp.runs import RunFolder
+from kepsvgp.serving import rows
 from kepsvgp.state import load_position
 from kepsvgp.training import train
 
@@ -321,6 +322,7 @@ def theirs(root: Path) -> dict[str, Kind]:
     for suffix in ("png", "jpg", "bmp", "gif"):
         Image.fromarray(pixels).save(root / f"picture.{suffix}")
     (root / "own.toml").write_text(CONFIG)
+    (root / "new.jsonl").write_text("".join(f'{{"text": "a text, {n}"}}\n' for n in range(9)))
     np.save(root / "official.npy", pixels)
     write_vocabulary(root / "vocab.txt", "the cat sat")
     python, binary = root / TINY10.python_folder, root / "binary" / TINY10.binary_folder
@@ -344,6 +346,10 @@ def theirs(root: Path) -> dict[str, Kind]:
         "SVHN": Kind(root / "svhn" / "test.mat", svhn.read),
         "CoLA": Kind(dev, lambda p: cola.read(p, 5)),
         "CSV": Kind(root / "texts.csv", table.read),
+        "CSV to predict": Kind(root / "texts.csv", lambda p: list(rows.open_texts(p, "text").rows)),
+        "JSONL to predict": Kind(
+            root / "new.jsonl", lambda p: list(rows.open_texts(p, "text").rows)
+        ),
         "PNG": Kind(root / "picture.png", picture),
         "JPEG": Kind(root / "picture.jpg", picture),
         "BMP": Kind(root / "picture.bmp", picture),

@@ -83,9 +83,8 @@ def test_tables_for_spreadsheets_hold_no_formula(tried) -> None:
         (cell,) = next(csv.reader(io.StringIO(row.getvalue())))
         assert cell[0] not in "=+-@\t\r"
         assert cell.endswith(text.replace("\r", "\n"))
-    assert [csv_cell(value) for value in ("-1.5", "+3", -1.5, None, "a=b")] == [
-        "-1.5", "+3", -1.5, None, "a=b",
-    ]  # fmt: skip
+    plain = ["-1.5", "+3", "a=b", ""]
+    assert [csv_cell(text) for text in plain] == plain
     tried("formulas in tables", len(FORMULAS))
 
 

@@ -1,17 +1,21 @@
 """Numbers that break things: finite results or a clear error, whatever comes in."""
 
 import warnings
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from breaking import LONG, many
+from breaking import CONFIG, LONG, assert_explained, many, run_command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor, nn
 
 from kepsvgp import KEPAttention, Prediction, loss, predict
 from kepsvgp.attention import PrimalAttention, SGPAttention, SoftmaxAttention
 from kepsvgp.errors import UserError
+from kepsvgp.runs import RunFolder
 
 FUZZED = many(60, 10_000)
 FUZZ = settings(
@@ -275,6 +279,65 @@ def test_prediction_from_logits_is_a_distribution_for_any_finite_logits(tried) -
         assert prediction.probs.isfinite().all()
         assert torch.allclose(prediction.probs.sum(-1), torch.ones(4), atol=1e-5)
     tried("predictions from logits of any size", tries)
+
+
+def write_images(folder: Path, counts: dict[str, int], kind: str) -> None:
+    random = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            shape = (1, 1, 3) if kind == "one pixel" else (9, 7, 3)
+            pixels = random.integers(0, 256, shape, dtype=np.uint8)
+            if kind == "constant":
+                pixels[:] = 77
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+DEGENERATE = {
+    "one class": ({"all": {"a": 12}}, "noise", ()),
+    "no image": ({"all": {"a": 0, "b": 0}}, "noise", ()),
+    "one image": ({"all": {"a": 1, "b": 0}}, "noise", ()),
+    "one image a class": ({"all": {"a": 1, "b": 1}}, "noise", ()),
+    "equal images": ({"all": {"a": 12, "b": 12}}, "constant", ()),
+    "images of one pixel": ({"all": {"a": 12, "b": 12}}, "one pixel", ()),
+    "equal labels in the test set": (
+        {"train": {"a": 12, "b": 12}, "test": {"a": 5}}, "noise", ()
+    ),
+    "one example to test": ({"train": {"a": 12, "b": 12}, "test": {"b": 1}}, "noise", ()),
+    "one example to train": ({"all": {"a": 12, "b": 12}}, "noise", ("data.train_limit=1",)),
+    "one example to validate": ({"all": {"a": 12, "b": 12}}, "noise", ("data.val_limit=1",)),
+    "rank beyond tokens": ({"all": {"a": 12, "b": 12}}, "noise", ("model.kep.rank=50",)),
+    "one token": ({"all": {"a": 12, "b": 12}}, "noise", ("model.patch_size=8",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(DEGENERATE)[: many(4, len(DEGENERATE))])
+def test_degenerate_data_train_to_finite_numbers_or_are_refused(
+    case, processes, tmp_path, tried
+) -> None:
+    parts, kind, changes = DEGENERATE[case]
+    folder = tmp_path / "images"
+    for part, counts in parts.items():
+        write_images(folder if part == "all" else folder / part, counts, kind)
+    (tmp_path / "c.toml").write_text(CONFIG)
+    run = tmp_path / "run"
+
+    ended = run_command(
+        processes, tmp_path / "text", "train", tmp_path / "c.toml", "data.name=images",
+        f"data.path={folder}", f"data.root={tmp_path}", "data.image_size=8", "train.epochs=1",
+        "train.batch_size=4", *changes, "--out", run,
+    )  # fmt: skip
+
+    if ended.code:
+        assert_explained(ended)
+        assert not (run / "model.safetensors").exists()
+    else:
+        assert "Traceback" not in ended.err
+        (entry,) = RunFolder(run).history()
+        assert all(np.isfinite(entry["train"][name]) for name in ("total", "nll", "kl", "ksvd"))
+        for weights in RunFolder(run).model().state_dict().values():
+            assert weights.isfinite().all()
+    tried("degenerate data sets: trained to finite numbers, or refused", 1)
 
 
 def test_the_long_part_is_long() -> None:
