@@ -297,3 +297,11 @@ def test_evidence_is_small_and_whole(swept, tmp_path) -> None:
         assert {f"runs/{run}/config.toml", f"runs/{run}/history.jsonl"} <= names
     assert not list(tmp_path.rglob("*.safetensors"))
     assert {name.split("/")[1] for name in names if name.startswith("runs/")} == runs
+
+
+def test_report_shows_variants_where_they_are_few(swept) -> None:
+    table5 = [swept.piece("table5")]
+    assert len(sweep.reported_runs(table5, swept.out)) == 4 * 2
+    methods = {run.name.split("-")[1] for run in sweep.reported_runs(swept.pieces, swept.out)}
+    assert methods == {"msp", "kep", "svdkl", "sgpa"}
+    assert len(sweep.reported_runs(swept.pieces, swept.out)) == 4 * 2

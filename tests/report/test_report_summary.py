@@ -72,6 +72,29 @@ def test_compare_looks_away_from_the_settings_of_other_methods(tmp_path) -> None
     assert [(model.label, len(model.members)) for model in comparison.models] == [("KEP-SVGP", 2)]
 
 
+def test_compare_names_variants_by_what_is_unusual_in_them(tmp_path) -> None:
+    labels = torch.arange(60) % 10
+    changes = (
+        {},
+        {"model": {"kep": {"rank": 7}}},
+        {"model": {"kep": {"merge": "add", "noise": "token"}}},
+        {"objective": {"ksvd_weight": 0.1}},
+    )
+    runs = [
+        write_run(tmp_path / str(number), one(draw(labels, seed=number)), config=config(**change))
+        for number, change in enumerate(changes)
+    ]
+
+    (comparison,) = compare(runs)
+
+    assert [model.label for model in comparison.models] == [
+        "KEP-SVGP",
+        "KEP-SVGP (rank=7)",
+        "KEP-SVGP (merge=add, noise=token)",
+        "KEP-SVGP (ksvd_weight=0.1)",
+    ]
+
+
 def test_compare_keeps_different_test_sets_apart(tmp_path) -> None:
     first = write_run(tmp_path / "a", one(draw(torch.arange(50) % 10)))
     second = write_run(tmp_path / "b", one(draw(torch.arange(40) % 10)))
@@ -226,7 +249,8 @@ def test_context_says_what_is_missing_and_unequal(tmp_path) -> None:
     assert "KEP-SVGP 1 seed, MSP 2 seeds" in notes
     assert "KEP-SVGP 3, MSP 5" in notes
     assert "Trained on 5% of the data." in notes
-    assert "KEP-SVGP was not evaluated on: svhn" in notes
+    # a seed of MSP has it, the other has not
+    assert "KEP-SVGP, MSP were not evaluated on: svhn" in notes
     assert "No shifted data were evaluated." in notes
 
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kepsvgp.experiments.figures import FigureData
-    from kepsvgp.experiments.plan import Study
     from kepsvgp.experiments.sweep import Jobs, Piece
 
 
@@ -122,7 +121,7 @@ def reproduce(
     for piece in wanted:
         _write(piece, out, resamples)
     for name in dict.fromkeys(piece.study.dataset for piece in wanted):
-        _write_report(name, every, out, study_of(name))
+        _write_report([piece for piece in wanted if piece.study.dataset == name], out)
     if evidence is not None:
         from kepsvgp.experiments.evidence import keep_evidence
 
@@ -220,18 +219,15 @@ def _write(piece: "Piece", out: Path, resamples: int) -> None:
         typer.echo("nothing to draw\n")
 
 
-def _write_report(dataset: str, every: "Jobs", out: Path, study: "Study") -> None:
+def _write_report(wanted: "list[Piece]", out: Path) -> None:
     """Writes the report page over the finished runs of a data set, and says where it is."""
-    from kepsvgp.experiments.records import left_of
+    from kepsvgp.experiments.sweep import reported_runs
     from kepsvgp.report import write_report
 
-    runs = [
-        out / task.name
-        for task in every.tasks
-        if task.config.data.name == dataset and task.asks and left_of(task, out).is_nothing
-    ]
+    runs = reported_runs(wanted, out)
     if runs:
-        page = out / f"report-{dataset}-{study.budget}.html"
+        study = wanted[0].study
+        page = out / f"report-{study.dataset}-{study.budget}.html"
         write_report(runs, page, checkpoint=study.checkpoint)
         typer.echo(f"report page: {page}")
 

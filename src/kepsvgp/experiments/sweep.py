@@ -13,13 +13,23 @@ from kepsvgp.experiments.declarations import DATASETS, Figure, Row, Table
 from kepsvgp.experiments.figures import FigureData, figure_data
 from kepsvgp.experiments.filled import Filled, fill_table
 from kepsvgp.experiments.formats import FORMATS
-from kepsvgp.experiments.plan import Study, Task, check_fits, merged, tasks_of
+from kepsvgp.experiments.plan import (
+    Study,
+    Task,
+    check_fits,
+    merged,
+    row_task,
+    rows_of,
+    tasks_of,
+)
 from kepsvgp.experiments.records import left_of
 from kepsvgp.experiments.tables import EXTRAS, FIGURES, NAMES, TABLES, find
 from kepsvgp.experiments.timing import Timing
 from kepsvgp.files import write_atomic
 
 Exhibit = Table | Figure
+# trained models that a report page can show side by side
+MOST_REPORTED = 8
 
 
 class Piece(NamedTuple):
@@ -129,3 +139,19 @@ def write_figure_data(piece: Piece, out: Path) -> FigureData:
     lines += ["", f"![{found.title}]({piece.stem}.png)", ""]
     write_atomic(out / "figures" / f"{piece.stem}.md", "\n".join(lines))
     return found
+
+
+def reported_runs(wanted: Sequence[Piece], out: Path) -> list[Path]:
+    """Finished runs that a report compares: all, or those of no variants if there are too many."""
+    plain: dict[Path, None] = {}
+    every: dict[Path, None] = {}
+    for piece in wanted:
+        for row in rows_of(piece.exhibit, piece.study.dataset):
+            for seed in range(piece.study.seeds):
+                task = row_task(piece.exhibit, row, piece.study, seed)
+                if task.asks and left_of(task, out).is_nothing:
+                    every[out / task.name] = None
+                    if not row.settings:
+                        plain[out / task.name] = None
+    seeds = max((piece.study.seeds for piece in wanted), default=1)
+    return list(plain if plain and len(every) > MOST_REPORTED * seeds else every)

@@ -250,18 +250,26 @@ def _notes(comparison: Comparison) -> list[str]:
     return notes
 
 
+def _few(words: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
 def _missing(comparison: Comparison) -> list[str]:
     notes = []
     for prefix, name in (("ood/", "out-of-distribution"), ("shift/", "shifted")):
         splits = comparison.splits(prefix)
         if not splits:
             notes.append(f"No {name} data were evaluated.")
+        lacking: dict[tuple[str, ...], list[str]] = {}
         for model in comparison.models:
             absent = [s for s in splits if any(s not in member.splits for member in model.members)]
             if absent:
-                few = ", ".join(s.removeprefix(prefix) for s in absent[:4])
-                more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-                notes.append(f"{model.label} was not evaluated on: {few}{more} ({name}).")
+                bare = tuple(s.removeprefix(prefix) for s in absent)
+                lacking.setdefault(bare, []).append(model.label)
+        for sets, labels in lacking.items():
+            verb = "was" if len(labels) == 1 else "were"
+            notes.append(f"{_few(labels)} {verb} not evaluated on: {_few(sets)} ({name}).")
     for model in comparison.models:
         gone = [member.run.seed for member in model.members if member.test is None]
         if gone:

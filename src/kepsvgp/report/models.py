@@ -27,6 +27,8 @@ NAMES = {
     "svdkl": "SV-DKL",
     "temperature": "Temperature scaling",
 }
+# a label names at most so many settings
+MOST_TOLD = 3
 # what may differ between two seeds of one model
 PER_RUN = (
     "seed",
@@ -218,10 +220,19 @@ def _labels(name: str, variants: list[list[Member]]) -> list[str]:
     settings = [_settings(variant[0].run) for variant in variants]
     keys = sorted({key for s in settings for key in s})
     differing = [key for key in keys if len({repr(s.get(key)) for s in settings}) > 1]
+    usual = {key: _most_common([s.get(key) for s in settings]) for key in differing}
     labels = []
     for number, setting in enumerate(settings, start=1):
-        told = [f"{key.split('.')[-1]}={setting.get(key)}" for key in differing[:3]]
-        labels.append(f"{name} ({', '.join(told)})")
-        if len(differing) > 3:
-            labels[-1] = f"{labels[-1]} #{number}"
+        told = differing
+        if len(differing) > MOST_TOLD:
+            # among many settings, those in which this one is not like most
+            told = [key for key in differing if setting.get(key) != usual[key]]
+        words = [f"{key.split('.')[-1]}={setting.get(key)}" for key in told[:MOST_TOLD]]
+        label = f"{name} ({', '.join(words)})" if words else name
+        labels.append(f"{label} #{number}" if len(told) > MOST_TOLD else label)
     return labels
+
+
+def _most_common(values: list[Any]) -> Any:
+    """The value that most have; the first of them among equals."""
+    return max(values, key=values.count)
