@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def test_sweep_that_is_killed_goes_on_to_the_same_tables(
         else:
             is_killed = bool(workers)
             for pid in workers:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         ended = command.wait()
         wait_until_gone(workers)
         if is_killed:

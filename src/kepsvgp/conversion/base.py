@@ -6,6 +6,7 @@ map, the signature and what is returned. A module of another library is served b
 `ConvertedAttention` with three short methods: `matches`, `read` and `forward`.
 """
 
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,13 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention
 from kepsvgp.errors import UserError
+
+# saved with a model in full: it must come back as it was when another version has others
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(KEPAttention).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name != "qk_bias"
+}
 
 
 class Affine(NamedTuple):
@@ -60,7 +68,7 @@ class ConvertedAttention(nn.Module):
                 f"{tuple(source.key.weight.shape)}. Heads of another width cannot be converted."
             )
         rank = dim // source.num_heads if rank is None else rank
-        self.settings = {"projection": "dual", "rank": rank} | settings
+        self.settings = _DEFAULTS | {"projection": "dual", "rank": rank} | settings
         bias = source.query.bias is not None
         self.kep = KEPAttention(dim, source.num_heads, qk_bias=bias, **self.settings)
         self.output = nn.Identity() if source.output is None else source.output
