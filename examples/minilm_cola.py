@@ -158,10 +158,13 @@ def main() -> None:
     parser.add_argument("--posterior-scale", type=float, default=1.0)
     parser.add_argument("--kl-weight", type=float, default=0.1)
     parser.add_argument("--validation", action="store_true", help="never look at the test set")
-    parser.add_argument("--limit", type=int, help="train on so many sentences, for a quick look")
+    parser.add_argument(
+        "--limit", type=int, help="so many sentences of each kind, for a quick look"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    data = load_benchmark(DataConfig(name="cola", max_length=64, train_limit=options.limit))
+    limits = dict.fromkeys(("train_limit", "val_limit", "test_limit"), options.limit)
+    data = load_benchmark(DataConfig(name="cola", max_length=64, **limits))
     for seed in range(options.seeds):
         for arm in options.arms:
             run(arm, seed, data, options)

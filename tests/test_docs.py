@@ -1,0 +1,95 @@
+"""What the pages show is true: their Python runs, and their commands are ones that we have."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from click import Command, Context, Group
+
+from kepsvgp.cli import app
+from kepsvgp.configfile import load_config
+from kepsvgp.data import load_benchmark
+from kepsvgp.training import train
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# in a block of a shell, indented, or in backticks
+COMMAND = re.compile(r"(?:^|`|-m )(kepsvgp [a-z][^`\n]*)", re.MULTILINE)
+PLACEHOLDER = re.compile(r"[|\[\]{}]")
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """Line number and text of each block in a language."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, match.start(2)), match[2])
+        for match in BLOCK.finditer(text)
+        if match[1] == language
+    ]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def train_the_run_of_the_page(folder: Path) -> None:
+    """A small one, in the place of the run that a command of the page trains."""
+    small = ["train_limit=64", "val_limit=32", "test_limit=32"]
+    config = load_config(
+        "digits",
+        ["method=kep", *(f"data.{each}" for each in small), "model.depth=1", "train.epochs=6"],
+    )
+    train(config, load_benchmark(config.data), folder)
+
+
+# other people's trainers warn of few workers, and of each other
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name_of)
+def test_python_of_the_page_runs(page: Path, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page.name == "compare.md":
+        train_the_run_of_the_page(Path("runs/digits-kep-0"))
+    # examples may show data that come along, and never the machine's own
+    monkeypatch.setenv("KEPSVGP_DATA", str(tmp_path))
+    names: dict[str, object] = {"__name__": "page"}
+
+    for line, code in blocks(page, "python"):
+        # the empty lines give a traceback the numbers of the page
+        exec(compile("\n" * line + code, name_of(page), "exec"), names)
+
+
+def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    for line in text.split("\n"):
+        for match in COMMAND.finditer(line.removeprefix("    ")):
+            if not PLACEHOLDER.search(match[1]):
+                words = shlex.split(match[1], comments=True)
+                ends = [i for i, word in enumerate(words) if word in (">", "2>", "&&", "|", "&")]
+                yield match[1], words[1 : min(ends, default=len(words))]
+
+
+ALL = [(name_of(page), *command) for page in PAGES for command in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "shown", "words"), ALL, ids=lambda value: str(value)[:50])
+def test_command_of_the_page_is_one_of_ours(page: str, shown: str, words: list[str]) -> None:
+    command: Command = typer.main.get_command(app)
+    context: Context | None = None
+    while isinstance(command, Group):
+        with command.make_context(command.name, words[:1], parent=context) as context:
+            _, found, _ = command.resolve_command(context, words)
+        assert found is not None
+        command, words = found, words[1:]
+    if words:
+        # parses, and does not run
+        command.make_context(command.name, words, parent=context).close()
+
+
+def test_pages_show_commands_and_code() -> None:
+    pages = {page for page, _, _ in ALL}
+    assert {"README.md", "docs/guides/train-text.md"} <= pages
+    assert len(ALL) > 20
