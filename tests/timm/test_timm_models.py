@@ -3,12 +3,14 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch import nn
 from torch.testing import assert_close
 
 import kepsvgp
 from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.serving import open_folder
 
 ARGUMENTS = {
     "img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2, "num_classes": 3,
@@ -84,3 +86,41 @@ def test_normalised_queries_are_refused() -> None:
     model = timm.create_model("vit_tiny_patch16_224", **ARGUMENTS, qk_norm=True)
     with pytest.raises(ValueError, match="q_norm"):
         kepsvgp.convert(model)
+
+
+def test_prediction_takes_a_dict_batch(model: nn.Module) -> None:
+    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    named = kepsvgp.predict(model, {"x": images()}, generator=seeded())
+    assert_close(named.probs, kepsvgp.predict(model, images(), generator=seeded()).probs)
+
+
+def test_folder_serves_image_files(model: nn.Module, tmp_path: Path) -> None:
+    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    kepsvgp.save_pretrained(
+        model, tmp_path / "saved", model_args=ARGUMENTS, classes=["cat", "dog", "bird"]
+    )
+    pixels = torch.randint(256, (16, 16, 3), generator=seeded(), dtype=torch.uint8)
+    Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
+
+    server = open_folder(tmp_path / "saved", num_samples=3, seed=2)
+    found = server.predict([server.load(tmp_path / "a.png")])
+
+    config = model.pretrained_cfg
+    mean, std = (torch.tensor(config[name]).view(3, 1, 1) for name in ("mean", "std"))
+    inputs = ((pixels.movedim(-1, 0) / 255 - mean) / std).unsqueeze(0)
+    assert_close(
+        found.probs, kepsvgp.predict(model, inputs, num_samples=3, generator=seeded()).probs
+    )
+    assert (server.task, server.classes) == ("image", ("cat", "dog", "bird"))
+
+
+def test_exported_graph_equals_the_model_at_other_sizes(model: nn.Module, tmp_path: Path) -> None:
+    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    path = kepsvgp.export(
+        model, tmp_path / "graph.pt2", images(2), num_samples=2, generator=seeded()
+    )
+
+    probs, _ = torch.export.load(path).module()(inputs=images(5))
+
+    expected = kepsvgp.predict(model, images(5), num_samples=2, generator=seeded())
+    assert_close(probs, expected.probs, rtol=0, atol=1e-4)
