@@ -77,8 +77,8 @@ function wilson(k, n) {
 const PALETTE = 8;
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "4 2", "1 3", "12 4", "6 2 1 2"];
 const colour = (m) => `m${m % PALETTE}`;
-// after one round of colours, dashes tell models apart
-const dash = (m) => DASHES[(m % DASHES.length)];
+// each round of colours begins with another dash, so that no two of 64 models look the same
+const dash = (m) => DASHES[(m + Math.floor(m / PALETTE)) % DASHES.length];
 
 function swatch(m) {
   return svg(
