@@ -360,8 +360,4 @@ class RunConfig(Section):
                 "model.kep.merge must be 'add' for texts, whose lengths differ; "
                 f"got {self.model.kep.merge!r}."
             )
-        if self.method == "primal" and self.model.kep.projection == "dual":
-            raise ValueError(
-                "model.kep.projection must be 'landmark' or 'free' for method='primal'; got 'dual'."
-            )
         return self

@@ -184,6 +184,24 @@ def dual_directions(
     return (weighted @ feature_map.base(t)).mT
 
 
+def pair_of_dual_directions(
+    qk: Float[Tensor, "batch pair token feature"],
+    dual: Float[Tensor, "batch pair rank token"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+    feature_map: FeatureMap = COSINE,
+    place: Place | None = None,
+) -> Float[Tensor, "batch pair phi rank"]:
+    """W_e = Φ_kᵀ H_r / n and W_r = Φ_qᵀ H_e / n, those of all heads for E and then for R.
+
+    Queries of all heads come before keys, and H_e before H_r.
+    """
+    q, k = qk.chunk(2, dim=1)
+    h_e, h_r = dual.chunk(2, dim=1)
+    w_e = dual_directions(k, h_r, mask, feature_map, place)
+    w_r = dual_directions(q, h_e, mask, feature_map, place)
+    return torch.cat([w_e, w_r], dim=1)
+
+
 def sum_of_squares(scores: Float[Tensor, "batch head rank token"]) -> Float[Tensor, "head rank"]:
     """Σ s² over sequences and tokens, at least in float32."""
     return at_least_float32(scores).square().sum(dim=(0, -1))

@@ -43,7 +43,7 @@ def test_scores_and_penalty_match_the_authors_numbers(golden: Path) -> None:
         assert_close(out[..., columns], pair @ weight.mT + bias, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("projection", ["landmark", "free"])
+@pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
 def test_layer_equals_kep_without_noise_when_its_map_is_that_of_the_mean(projection: Any) -> None:
     dim = HEAD * WIDTH
     kep = KEPAttention(dim, 1, rank=RANK, projection=projection).double().eval()

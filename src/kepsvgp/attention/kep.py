@@ -260,20 +260,18 @@ class KEPAttention(PenalisedAttention):
         return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
 
     def _dual_scores(self, x: Tensor, qk: Tensor, mask: Tensor | None) -> ScorePair:
-        # H_eᵀ, H_rᵀ: (batch head rank token)
+        # H_eᵀ of all heads, then H_rᵀ: (batch 2·head rank token)
         dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
-        h_e, h_r = dual.chunk(2, dim=1)
-        if mask is not None:
-            h_e, h_r = (h * mask[:, None, None, :] for h in (h_e, h_r))
-        q, k = qk.chunk(2, dim=1)
-        # W_e = Φ_kᵀ H_r / n    W_r = Φ_qᵀ H_e / n
         place = self._place(x, mask)
-        w_e = ksvd.dual_directions(k, h_r, mask, self.feature_map, place)
-        w_r = ksvd.dual_directions(q, h_e, mask, self.feature_map, place)
-        directions = self._whole(torch.cat([w_e, w_r], dim=1))
+        directions = self._whole(
+            ksvd.pair_of_dual_directions(qk, dual, mask, self.feature_map, place)
+        )
         both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
         pair = score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.training and self.ksvd_loss == "residual":
+            if mask is not None:
+                dual = dual * mask[:, None, None, :]
+            h_e, h_r = dual.chunk(2, dim=1)
             residual = ksvd.residual_sums(pair.e, h_e, self.log_lambda)
             residual = residual + ksvd.residual_sums(pair.r, h_r, self.log_lambda)
             pair = pair._replace(residual=residual)

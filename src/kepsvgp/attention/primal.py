@@ -1,12 +1,13 @@
 """Primal-Attention: the singular scores of the attention kernel, without a posterior."""
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp import blocked, ksvd
+from kepsvgp.attention import checks
 from kepsvgp.attention.base import PenalisedAttention, Penalties
 from kepsvgp.attention.statistics import (
     ScorePair,
@@ -17,7 +18,7 @@ from kepsvgp.attention.statistics import (
 )
 from kepsvgp.errors import UserError
 
-Projection = Literal["landmark", "free"]
+Projection = Literal["landmark", "free", "dual"]
 
 
 class PrimalAttention(PenalisedAttention):
@@ -32,7 +33,7 @@ class PrimalAttention(PenalisedAttention):
         num_heads: Number of heads.
         rank: Number s of singular pairs kept.
         num_landmarks: Tokens that define the data-dependent directions; `10 * rank` by default.
-        projection: `"landmark"` for data-dependent directions, `"free"` for learnt ones.
+        projection: Where the directions come from; see `KEPAttention`.
         qk_bias: Whether the query and key maps have a bias.
         dropout: Dropout on the output.
 
@@ -57,14 +58,16 @@ class PrimalAttention(PenalisedAttention):
         num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
         if dim % num_heads != 0:
             raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
-        if projection not in get_args(Projection):
-            raise UserError(f"projection must be 'landmark' or 'free'; got {projection!r}.")
+        checks.choice("projection", projection, Projection)
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
         self.projection, self.num_landmarks = projection, num_landmarks
         self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
-        rows = num_landmarks if projection == "landmark" else dim // num_heads
-        self.w_e = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
-        self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+        if projection == "dual":
+            self.to_dual = nn.Linear(dim, 2 * num_heads * rank, bias=False)
+        else:
+            rows = num_landmarks if projection == "landmark" else dim // num_heads
+            self.w_e = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
+            self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
         self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
         self.to_output = nn.Linear(2 * rank, dim // num_heads)
         self.dropout = nn.Dropout(dropout)
@@ -101,6 +104,11 @@ class PrimalAttention(PenalisedAttention):
         """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
         # (batch 2·head token feature): queries of all heads, then keys of all heads
         qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
+        if self.projection == "dual":
+            dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
+            directions = ksvd.pair_of_dual_directions(qk, dual, mask)
+            both = blocked.project(qk, directions, mask, with_energy=self.training)
+            return score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.projection == "landmark":
             directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r)
         else:

@@ -123,7 +123,7 @@ def _attention(kind: AttentionKind, config: ModelConfig, num_tokens: int | None)
                 config.num_heads,
                 rank=kep.rank,
                 num_landmarks=kep.num_landmarks,
-                projection="free" if kep.projection == "free" else "landmark",
+                projection=kep.projection,
                 qk_bias=kep.qk_bias,
                 dropout=config.dropout,
             )
