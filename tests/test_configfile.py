@@ -6,6 +6,7 @@ import pytest
 from kepsvgp.config import PARTS, Method, RunConfig
 from kepsvgp.configfile import differences, dump_config, load_config, parse_config
 from kepsvgp.errors import UserError
+from kepsvgp.models import ImageShape, TextShape, build_model
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
 
@@ -105,3 +106,13 @@ def test_every_method_has_its_parts() -> None:
 def test_shipped_config_is_valid(path) -> None:
     load_config(path)
     assert load_config(path.stem) == load_config(path)
+
+
+@pytest.mark.parametrize("method", PARTS)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_config_serves_every_method(path, method) -> None:
+    config = load_config(path, [f"method={method}"])
+    is_text = config.data.name in ("imdb", "cola")
+    shape = TextShape(60) if is_text else ImageShape(3, 32, 32)
+    parts = PARTS[config.method]
+    build_model(config.model, shape, 2, attention=parts.attention, head=parts.head)
