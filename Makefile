@@ -49,7 +49,7 @@ docs: .venv/dev
 
 # All of what `make test` does a little of; under half an hour on two cores. It prints the counts.
 stress: .venv/dev
-	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -o addopts="--timeout=1800" tests/stress
+	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress
 
 clean:
 	rm -rf .venv .venv-timm site .pytest_cache .ruff_cache

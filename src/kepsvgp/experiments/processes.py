@@ -48,7 +48,9 @@ def execute(
     logs = Path(out) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     log_file = logs / f"{name}.log"
-    with log_file.open("w", encoding="utf-8") as log:
+    # added to: another sweep in the same root may be writing to it
+    with log_file.open("a", encoding="utf-8") as log:
+        begin = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             [sys.executable, "-m", "kepsvgp.experiments.worker"],
             stdin=subprocess.PIPE,
@@ -61,7 +63,7 @@ def execute(
         if started is not None:
             started(process)
         code = _feed(process, job)
-    reason = None if code == 0 else _reason(code, log_file)
+    reason = None if code == 0 else _reason(code, log_file, begin)
     outcome = Outcome(name, reason, time.perf_counter() - start)
     note_failure(Path(out), outcome)
     return outcome
@@ -102,12 +104,15 @@ def _environment(threads: int | None) -> dict[str, str]:
     return environment
 
 
-def _reason(code: int, log: Path) -> str:
-    """Why a process failed, in one line: the last thing it said."""
+def _reason(code: int, log: Path, begin: int) -> str:
+    """Why a process failed, in one line: the last thing it said, or its last error."""
     if code < 0:
         name = signal.Signals(-code).name
         hint = "; perhaps the machine ran out of memory" if name == "SIGKILL" else ""
         return f"killed by {name}{hint}"
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
+    text = log.read_bytes()[begin:].decode(errors="replace")
+    said = [line.strip() for line in text.split("\n") if line.strip()]
+    if code == 2:
+        # what stands behind a user's mistake is the other sweep's
+        said = [line for line in said if line.startswith("error: ")] or said
     return said[-1].removeprefix("error: ") if said else f"ended with code {code}"
