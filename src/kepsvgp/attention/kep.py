@@ -354,20 +354,20 @@ class KEPAttention(PenalisedAttention):
         else:
             u = self._draw_by_position(u_tril, seeds, x.shape[-2])
             u = u.unsqueeze(1) if num_samples is not None else u
-        whitened = svgp.whiten(self.log_lambda, u)
+        first, second = self._branches(pair.e, pair.r)
+        # both draw the same u, so where they are added their scores can be
+        branches = [first + second] if self.merge == "add" else [first, second]
+        inverse = torch.exp(-at_least_float32(self.log_lambda)).unsqueeze(-1).to(first.dtype)
         values = [
-            # f_nd = s_nᵀ Λ⁻¹ u_nd
+            # f_nd = (Λ⁻¹ s_n)ᵀ u_nd
             torch.einsum(
                 "... h r n, ... n h r v -> ... h v n",
-                scores.unflatten(0, x.shape[:-2]),
-                whitened.to(scores.dtype),
+                (inverse * scores).unflatten(0, x.shape[:-2]),
+                u.to(scores.dtype),
             )
-            for scores in self._branches(pair.e, pair.r)
+            for scores in branches
         ]
-        if self.merge == "add":
-            merged = values[0] + values[1]
-        else:
-            merged = self._over_tokens(torch.cat(values, dim=-1))
+        merged = values[0] if self.merge == "add" else self._over_tokens(torch.cat(values, dim=-1))
         out = merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
         return out.transpose(-3, -2).flatten(-2)
 
