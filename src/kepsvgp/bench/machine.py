@@ -8,7 +8,7 @@ import torch
 
 
 def machine() -> dict[str, object]:
-    """Processor, threads and versions, and how busy the machine was at the start."""
+    """Processor, threads and versions, and how busy the machine is now, before the first turn."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -2,21 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.table import Table
 
-from kepsvgp.bench import growth, layer, methods, metrics_bench, models, start, traffic
+from kepsvgp.bench import growth, layer, loop, methods, metrics_bench, models, start, traffic
 from kepsvgp.bench.growth import Growth
-from kepsvgp.bench.machine import machine
 from kepsvgp.bench.methods import Costs
 from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import Contest
+from kepsvgp.bench.timing import Contest, Figures
 from kepsvgp.bench.traffic import Traffic
 
 
+@runtime_checkable
 class Measurement(Protocol):
     """What a suite yields."""
 
@@ -35,19 +34,6 @@ class Measurement(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Numbers by name, where there are no contenders to compare."""
-
-    name: str
-    values: Mapping[str, float]
-    passed: bool | None = None
-
-    def summary(self) -> dict[str, Any]:
-        """The numbers, ready for JSON."""
-        return {"name": self.name, "values": dict(self.values), "passed": self.passed}
-
-
 def _metrics(options: Options) -> Iterator[Measurement]:
     num_examples = 10_000 if options.small else 1_000_000
     repeats = min(options.rounds, 5)
@@ -63,14 +49,15 @@ SUITES: Mapping[str, Callable[[Options], Iterable[Measurement]]] = {
     "parallel": traffic.measurements,
     "methods": methods.measurements,
     "metrics": _metrics,
+    "loop": loop.measurements,
     "start": start.contests,
 }
 
 
-def as_json(results: Mapping[str, list[Measurement]]) -> str:
+def as_json(machine: Mapping[str, object], results: Mapping[str, list[Measurement]]) -> str:
     """All results and the machine, as one document."""
     suites = {name: [m.summary() for m in measured] for name, measured in results.items()}
-    return json.dumps({"machine": machine(), "suites": suites}, indent=2, ensure_ascii=False)
+    return json.dumps({"machine": machine, "suites": suites}, indent=2, ensure_ascii=False)
 
 
 def show(measurement: Measurement, console: Console) -> None:

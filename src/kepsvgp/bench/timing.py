@@ -95,6 +95,19 @@ class Contest:
         return self.results[self.limit.contender].ratio
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Numbers by name, where there are no contenders to compare."""
+
+    name: str
+    values: Mapping[str, float]
+    passed: bool | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers, ready for JSON."""
+        return {"name": self.name, "values": dict(self.values), "passed": self.passed}
+
+
 def compare(
     contenders: Mapping[str, Callable[[], object]],
     *,
