@@ -10,6 +10,13 @@ from kepsvgp.bench.timing import Contest, Figures, Limit, Result
 from kepsvgp.bench.traffic import Traffic
 from kepsvgp.errors import UserError
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_page_in_the_project_is_what_its_document_renders_to() -> None:
+    page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    assert page == render(read(BENCHMARKS / "results.json"))
+
 
 def test_page_shows_limits_kept_and_missed(tmp_path: Path) -> None:
     results = {"a": Result((2.0,), (1.0,)), "b": Result((1.0,), (0.5,))}
