@@ -79,6 +79,8 @@ def main() -> None:
         optimizer.step()
         if rank == 0:
             print(f"step {step}  loss {terms.total.item():.6f}", flush=True)
+    # none leaves while another may still be receiving
+    dist.barrier()
     dist.destroy_process_group()
 
 

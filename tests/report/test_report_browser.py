@@ -303,6 +303,8 @@ def test_shift_section_shows_stored_values(tab, digits_runs) -> None:
     choose(tab, "shift", "Metric", "accuracy")
     choose(tab, "shift", "Severity", "5")
     tab.page.locator("#shift-body summary").first.click()
+    # the table is made when its summary opens
+    tab.page.wait_for_selector("#shift-body details .scroll tbody tr")
 
     rows = tab.rows("#shift-body details .scroll")
 
