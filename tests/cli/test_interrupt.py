@@ -10,15 +10,11 @@ SWALLOWING = """
 import signal, time
 from kepsvgp.cli.interrupt import end_soon_after_interrupt
 
-# whoever runs the tests in the background may have told them to ignore it
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, lambda *_: None)
 end_soon_after_interrupt()
 print("ready", flush=True)
 while True:
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        pass
+    time.sleep(60)
 """
 
 
