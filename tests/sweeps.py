@@ -6,6 +6,36 @@ from typing import Any
 
 from safetensors import safe_open
 
+# a configuration of the digits that trains in a moment
+TINY = """
+[data]
+name = "digits"
+train_limit = 64
+val_limit = 32
+test_limit = 48
+corruption_limit = 16
+[model]
+depth = 2
+dim = 12
+num_heads = 2
+mlp_dim = 12
+patch_size = 4
+[model.kep]
+rank = 2
+[model.sgpa]
+num_inducing = 3
+[model.svdkl]
+num_features = 4
+grid_size = 8
+[train]
+epochs = 2
+batch_size = 32
+lr = 1e-2
+augment = false
+[prediction]
+num_samples = 2
+"""
+
 # keys that hold times, wherever they are, and checksums of what holds them
 TIMES = {
     *("seconds", "val_seconds", "seconds_per_1000", "data_wait", "waited"),

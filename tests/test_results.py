@@ -1,5 +1,6 @@
 """Every number that the pages tell of our runs is in `results/`."""
 
+import json
 import re
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,6 +30,10 @@ def test_small_profile_tells_what_was_measured(name) -> None:
     test = measured(f"small/{name}", "test")
     told = f"MCC {test['mcc']:.3f}" if name == "cola" else f"accuracy {test['accuracy']:.1%}"
     assert told.replace("%", " %") in line
+    seconds = json.loads((RESULTS / "small" / "times.json").read_text())["seconds"][name]
+    ((number, unit),) = re.findall(r"\| ([\d.]+) (s|min) \|$", line)
+    # told to a digit or two
+    assert float(number) * {"s": 1, "min": 60}[unit] == pytest.approx(seconds, rel=0.05)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -77,6 +82,26 @@ def test_convert_guide_tells_what_fine_tuning_gave(title, arm) -> None:
         values = [run["metrics"]["test"][metric] * scale for run in runs]
         told.append(f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}")
     assert f"| {title} | {' | '.join(told)} |" in CONVERT
+
+
+def test_convert_guide_tells_of_validation_and_of_the_second_setting() -> None:
+    text = " ".join(CONVERT.split())
+
+    def values(run: dict[str, Any], split: str) -> list[float]:
+        scales = (("mcc", 100), ("aurc", 1000), ("ece", 100), ("nll", 10))
+        return [run["metrics"][split][metric] * scale for metric, scale in scales]
+
+    def mean(arm: str) -> list[float]:
+        each = (read_json(RESULTS / "minilm" / f"{arm}-{seed}.json") for seed in range(3))
+        return [fmean(column) for column in zip(*(values(run, "val") for run in each), strict=True)]
+
+    (mcc, aurc, ece, nll), (mcc0, aurc0, ece0, nll0) = mean("kep"), mean("softmax")
+    told = f"MCC {mcc:.1f} against {mcc0:.1f}, AURC {aurc:.0f} against {aurc0:.0f}, "
+    assert told + f"ECE {ece:.1f} against {ece0:.1f} and NLL {nll:.2f} against {nll0:.2f}" in text
+    mcc, aurc, ece, nll = values(read_json(RESULTS / "minilm" / "second" / "kep-0.json"), "test")
+    assert f"MCC {mcc:.1f}, AURC {aurc:.0f}, ECE {ece:.1f} and NLL {nll:.2f}" in text
+    mcc, aurc, ece, nll = values(read_json(RESULTS / "minilm" / "softmax-0.json"), "test")
+    assert f"had {mcc:.1f}, {aurc:.0f}, {ece:.1f} and {nll:.2f}" in text
 
 
 def test_results_are_small_and_hold_no_weights() -> None:

@@ -11,33 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sweeps import content_of, files_of
+from sweeps import TINY, content_of, files_of
 
 from kepsvgp.cli import main
 from kepsvgp.runs import RunFolder
 
-TINY = """
-[data]
-name = "digits"
-train_limit = 64
-val_limit = 32
-test_limit = 48
-[model]
-depth = 2
-dim = 12
-num_heads = 2
-mlp_dim = 12
-patch_size = 4
-[model.kep]
-rank = 2
-[train]
-epochs = 40
-batch_size = 32
-lr = 1e-2
-augment = false
-[prediction]
-num_samples = 2
-"""
 WANTED = ("table7", "figure3")
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by signals"),
@@ -48,7 +26,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("configs") / "tiny.toml"
-    path.write_text(TINY)
+    # long enough to be killed half-way
+    path.write_text(TINY.replace("epochs = 2", "epochs = 40"))
     return path
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sweeps import TINY
 
 from kepsvgp.experiments import sweep
 from kepsvgp.experiments.declarations import Table
@@ -15,35 +16,6 @@ from kepsvgp.experiments.tables import NAMES
 from kepsvgp.experiments.timing import measure
 from kepsvgp.experiments.work import perform
 from kepsvgp.metrics import UndefinedMetricWarning
-
-TINY = """
-[data]
-name = "digits"
-train_limit = 64
-val_limit = 32
-test_limit = 48
-corruption_limit = 16
-[model]
-depth = 2
-dim = 12
-num_heads = 2
-mlp_dim = 12
-patch_size = 4
-[model.kep]
-rank = 2
-[model.sgpa]
-num_inducing = 3
-[model.svdkl]
-num_features = 4
-grid_size = 8
-[train]
-epochs = 2
-augment = false
-batch_size = 32
-lr = 1e-2
-[prediction]
-num_samples = 2
-"""
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The data of the paper's figures, read back from runs; how they are drawn is not known here."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,14 @@ class FigureData(NamedTuple):
         return f"Figure {number}. {self.figure.title}: {TITLES[self.study.dataset]}"
 
 
+class Answer(NamedTuple):
+    """What one seed of a model has to say: its sets, and `{set: {metric: value}}`."""
+
+    title: str
+    names: list[str]
+    measured: Mapping[str, Mapping[str, float]]
+
+
 def figure_data(figure: Figure, study: Study, out: Path) -> FigureData:
     """The data of a figure; models whose runs failed are left out, and said to be."""
     reader = Reader(figure, study, out)
@@ -51,39 +60,37 @@ def figure_data(figure: Figure, study: Study, out: Path) -> FigureData:
     return FigureData(figure, study, read(reader, notes), notes)
 
 
-def _shifts(reader: Reader, notes: list[str]) -> dict[str, Any]:
-    panels: dict[str, Any] = {_title(metric): {} for metric in BARS}
+def _answers(reader: Reader, notes: list[str], selector: str) -> Iterator[Answer]:
+    """What every row and seed has to say about some sets; what is missing goes to the notes."""
     for row in reader.exhibit.rows:
         for seed in range(reader.study.seeds):
             try:
-                names = reader.answered(row, seed, "shift@5")
+                names = reader.answered(row, seed, selector)
                 measured = reader.metrics(row, seed)
             except Missing as missing:
                 notes.append(f"{row.title}, seed {seed}: {missing}.")
                 continue
-            for metric in BARS:
-                values = panels[_title(metric)].setdefault(row.title, {})
-                for name in names:
-                    value = measured[name][metric] * METRICS[metric].scale
-                    values.setdefault(_kind(name), []).append(value)
+            yield Answer(row.title, names, measured)
+
+
+def _shifts(reader: Reader, notes: list[str]) -> dict[str, Any]:
+    panels: dict[str, Any] = {_title(metric): {} for metric in BARS}
+    for title, names, measured in _answers(reader, notes, "shift@5"):
+        for metric in BARS:
+            values = panels[_title(metric)].setdefault(title, {})
+            for name in names:
+                value = measured[name][metric] * METRICS[metric].scale
+                values.setdefault(_kind(name), []).append(value)
     return panels
 
 
 def _mean_aurc(reader: Reader, notes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for row in reader.exhibit.rows:
-        for seed in range(reader.study.seeds):
-            try:
-                names = reader.answered(row, seed, "shift")
-                measured = reader.metrics(row, seed)
-            except Missing as missing:
-                notes.append(f"{row.title}, seed {seed}: {missing}.")
-                continue
-            kinds = dict.fromkeys(_kind(name) for name in names)
-            for kind in kinds:
-                each = [measured[name]["aurc"] for name in names if _kind(name) == kind]
-                mean = METRICS["aurc"].scale * sum(each) / len(each)
-                values.setdefault(row.title, {}).setdefault(kind, []).append(mean)
+    for title, names, measured in _answers(reader, notes, "shift"):
+        for kind in dict.fromkeys(_kind(name) for name in names):
+            each = [measured[name]["aurc"] for name in names if _kind(name) == kind]
+            mean = METRICS["aurc"].scale * sum(each) / len(each)
+            values.setdefault(title, {}).setdefault(kind, []).append(mean)
     return values
 
 
