@@ -439,7 +439,7 @@ def test_read_only_folder_is_one_message(
     tried("commands on a read-only folder", 8)
 
 
-def _wait_for(path: Path, seconds: float = 60) -> None:
+def _wait_for(path: Path, seconds: float = 300) -> None:
     start = time.monotonic()
     while not path.exists():
         assert time.monotonic() - start < seconds, f"no {path}"
