@@ -2,6 +2,7 @@ import importlib.metadata
 import itertools
 import json
 import math
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -349,6 +350,24 @@ def test_second_process_is_told_and_touches_nothing(digits, tmp_path) -> None:
         train(small(epochs=1), digits, run.path, resume=True)
 
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+
+
+def test_run_that_another_process_made_meanwhile_is_left_alone(
+    digits, tmp_path, monkeypatch
+) -> None:
+    lock = RunFolder.lock
+
+    def late(run: RunFolder) -> AbstractContextManager[None]:
+        # the other begins and ends after this one has looked and before it has the lock
+        monkeypatch.setattr(RunFolder, "lock", lock)
+        train(small(epochs=1), digits, run.path)
+        return lock(run)
+
+    monkeypatch.setattr(RunFolder, "lock", late)
+    with pytest.raises(UserError, match="it has a run already"):
+        train(small(epochs=1, lr=1e-3), digits, tmp_path / "run")
+
+    assert RunFolder(tmp_path / "run").config().train.lr == 1e-2
 
 
 def test_damaged_state_is_named(digits, tmp_path) -> None:

@@ -121,13 +121,34 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(sealed, indent=2, sort_keys=True) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote; a damaged or changed file is a `UserError` that names it."""
+def read_json(path: Path, *keys: str, alone: bool = False) -> dict[str, Any]:
+    """What `write_json` wrote; a damaged or changed file is a `UserError` that names it.
+
+    Args:
+        path: The file.
+        keys: What it must have: a whole file of another kind has not.
+        alone: Whether it must have nothing else.
+    """
     try:
         content = json.loads(read_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise damaged(path, "JSON", error) from None
-    return _unseal(path, content)
+    content = _unseal(path, content)
+    if not set(keys) <= content.keys() or (alone and content.keys() != set(keys)):
+        found = ", ".join(sorted(content)) or "nothing"
+        raise damaged(path, f"JSON with {', '.join(keys)}", f"it has {found[:200]}")
+    return content
+
+
+def read_tree(path: Path, depth: int) -> dict[str, Any]:
+    """What `write_json` wrote of objects within objects, so many levels below the first."""
+    content = read_json(path)
+    level: list[Any] = [content]
+    for _ in range(depth):
+        level = [value for node in level for value in node.values()]
+        if not all(isinstance(node, dict) for node in level):
+            raise damaged(path, f"JSON objects {depth + 1} levels deep", "it holds something else")
+    return content
 
 
 def write_json_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -147,9 +168,28 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         seal = {key: entries[-1].pop(key) for key in ("format", "checksum")}
     except LookupError:
         raise damaged(path, "JSON lines", "its last line has no checksum") from None
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise damaged(path, "JSON lines", error) from None
     return _unseal(path, {"entries": entries, **seal})["entries"]
+
+
+def check_name(path: Path) -> None:
+    """Refuses a path that is no text, which a file of tensors or a configuration cannot have."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path} must be a path in UTF-8; rename it, or give another.") from None
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with `~` and `~user` as the folders they stand for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{path} must begin with the home of a user of this system; there is none of that "
+            "name. Write ./ before a folder whose name begins with ~."
+        ) from None
 
 
 def read_text(path: Path) -> str:
@@ -238,6 +278,7 @@ def check_tensors(path: Path, expected: str, remedy: str) -> dict[str, str]:
         expected: What it should hold, for the error.
         remedy: What to do if it does not, for the error.
     """
+    check_name(path)
     try:
         with path.open("rb") as stream:
             start = stream.read(8)
@@ -256,7 +297,7 @@ def check_tensors(path: Path, expected: str, remedy: str) -> dict[str, str]:
         raise UserError(f"{path} must hold {expected}; there is no such file. {remedy}") from None
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise _damaged_tensors(path, expected, reason, remedy) from None
     if total.hexdigest() != found:

@@ -37,10 +37,12 @@ from kepsvgp.configfile import (
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
+    check_name,
     check_tensors,
     checksum,
     read_json,
     read_json_lines,
+    read_tree,
     replacing,
     seal_tensors,
     sweep,
@@ -56,6 +58,9 @@ CHECKPOINTS: tuple[Checkpoint, ...] = ("last", "score", "nll")
 
 # settings that say how a run is watched or saved, not what comes out of it
 _FREE_ON_RESUME = frozenset(("data.root", "train.save_steps", "train.tensorboard"))
+
+# in the record, and in the header of weights and states: whose they are
+RUN = "run"
 
 _TRAIN_AGAIN = "Train to the end of an epoch, with `kepsvgp train … --resume` or into a new folder."
 
@@ -117,7 +122,11 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         """Classes, input shape, splits and notes."""
-        return read_json(self.record_file)
+        return read_json(self.record_file, "classes", "input", "splits", "task")
+
+    def identity(self) -> str:
+        """What its weights and its state name as their run; empty where it has no name."""
+        return self.record().get(RUN, "")
 
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
@@ -129,7 +138,7 @@ class RunFolder:
 
     def metrics(self) -> dict[str, Any]:
         """{checkpoint: {method: {split: {metric: value}}}}; empty before any evaluation."""
-        return read_json(self.metrics_file) if self.metrics_file.exists() else {}
+        return read_tree(self.metrics_file, 3) if self.metrics_file.exists() else {}
 
     def benchmark(self, root: Path | None = None) -> Benchmark:
         """The data of the run, which must be split as they were when it was trained."""
@@ -155,7 +164,7 @@ class RunFolder:
                 attention=parts.attention,
                 head=parts.head,
             )
-        load_weights(model, self.weights_file(checkpoint))
+        load_weights(model, self.weights_file(checkpoint), run=self.identity())
         return model.eval()
 
     @contextmanager
@@ -163,12 +172,16 @@ class RunFolder:
         self, config: RunConfig, record: Mapping[str, Any], *, resume: bool
     ) -> Iterator[None]:
         """Holds a new run, or one that is resumed, for writing; anything else is refused."""
+        check_name(self.path)
         self._check(config, record, resume=resume)
         with self.lock():
+            # another process may have made it a run between the two lines above
+            self._check(config, record, resume=resume)
             sweep(self.path, pattern="**/.*.part")
             if not self.config_file.exists():
                 text = dump_config(config.model_copy(update={"versions": library_versions()}))
-                about = {CONFIG_SUM: checksum(text.encode())}
+                total = checksum(text.encode())
+                about = {CONFIG_SUM: total, RUN: total}
                 write_json(self.record_file, {**record, **about})
                 # last, as it is what makes the folder a run
                 write_atomic(self.config_file, text)
@@ -269,16 +282,25 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         seal_tensors(temporary)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, *, run: str = "") -> dict[str, Tensor]:
     """The tensors of a safetensors file; what is wrong with it is a `UserError`."""
-    check_tensors(path, "trained weights", _TRAIN_AGAIN)
+    check_run(path, weights_about(path), run)
     return load_file(path)
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Gives a model the weights of a file; those of another model are refused."""
+def check_run(path: Path, about: Mapping[str, str], run: str) -> None:
+    """Refuses a file whose header names another run than `run`; some name none."""
+    if run and about.get(RUN, run) != run:
+        raise UserError(
+            f"{path} must be of the run in whose folder it is; it was written for another one, "
+            f"of another seed or configuration. Put the right one back. {_TRAIN_AGAIN}"
+        )
+
+
+def load_weights(model: nn.Module, path: Path, *, run: str = "") -> None:
+    """Gives a model the weights of a file; those of another model or run are refused."""
     try:
-        model.load_state_dict(read_weights(path))
+        model.load_state_dict(read_weights(path, run=run))
     except RuntimeError as error:
         reason = str(error).partition("\n")[2].strip().partition("\n")[0]
         raise UserError(

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import check_tensors
-from kepsvgp.runs import Checkpoint, write_weights
+from kepsvgp.runs import RUN, Checkpoint, check_run, write_weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
 _START_AGAIN = "Train again into another folder."
@@ -51,7 +51,9 @@ class Position:
     done: bool = False
 
 
-def save_state(path: Path, position: Position, model: nn.Module, optimizer: Optimizer) -> None:
+def save_state(
+    path: Path, position: Position, model: nn.Module, optimizer: Optimizer, *, run: str
+) -> None:
     """Writes where the run stands; a finished run keeps its position alone."""
     tensors = {}
     if not position.done:
@@ -59,14 +61,15 @@ def save_state(path: Path, position: Position, model: nn.Module, optimizer: Opti
         for name, parameter in model.named_parameters():
             for moment, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{_OPTIMIZER}.{moment}.{name}"] = torch.as_tensor(value)
-    write_weights(path, tensors, {"position": json.dumps(asdict(position))})
+    write_weights(path, tensors, {"position": json.dumps(asdict(position)), RUN: run})
 
 
-def load_position(path: Path) -> Position | None:
-    """Where a run stands; None if it has saved nothing yet."""
+def load_position(path: Path, *, run: str = "") -> Position | None:
+    """Where a run stands; None if it has saved nothing yet. The state of another is refused."""
     if not path.exists():
         return None
     metadata = check_tensors(path, "the state of a run", _START_AGAIN)
+    check_run(path, metadata, run)
     try:
         return Position(**json.loads(metadata["position"]))
     except (KeyError, TypeError, ValueError) as error:

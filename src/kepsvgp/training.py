@@ -35,6 +35,7 @@ from kepsvgp.objective import LossTerms, loss
 from kepsvgp.prediction import call, predict_batches
 from kepsvgp.progress import TrainingDisplay
 from kepsvgp.runs import (
+    RUN,
     Checkpoint,
     RunFolder,
     input_shape,
@@ -123,7 +124,7 @@ def train(
             record = make_record(benchmark, sum(p.numel() for p in plain.parameters()))
             stack.enter_context(run.opened(whole, record, resume=resume))
         accelerator.wait_for_everyone()
-        position = load_position(run.state_file) or Position()
+        position = load_position(run.state_file, run=run.identity()) or Position()
         if position.history and accelerator.is_main_process:
             # the state is written first, so after a crash the history may lag behind it
             run.write_history(position.history)
@@ -252,7 +253,8 @@ def _finish_epoch(session: _Session, position: Position) -> None:
     position.seconds = position.waited = 0.0
     position.done = position.epoch == config.train.epochs
     if session.is_main:
-        weights, about = session.plain.state_dict(), {"epoch": str(position.epoch)}
+        weights = session.plain.state_dict()
+        about = {"epoch": str(position.epoch), RUN: run.identity()}
         for name in better:
             write_weights(run.weights_file(name), weights, about)
         if config.train.select in better:
@@ -358,7 +360,8 @@ def _save(session: _Session, position: Position) -> None:
         saved = Position(**{**vars(position), "sums": sums})
         saved.scaler = None if scaler is None else scaler.state_dict()
         adam = session.optimizer.optimizer
-        save_state(session.run.state_file, saved, session.plain, adam)
+        identity = session.run.identity()
+        save_state(session.run.state_file, saved, session.plain, adam, run=identity)
 
 
 def _mean_over_processes(sums: dict[str, float], accelerator: Accelerator) -> dict[str, float]:

@@ -275,13 +275,67 @@ def test_weights_of_another_model_are_refused(made, tmp_path, tried) -> None:
     tried("weights of another model", 2)
 
 
-def test_valid_json_of_another_kind_is_refused(made, tmp_path, tried) -> None:
+def test_files_of_another_run_of_the_same_shape_are_refused(made, tmp_path, tried) -> None:
+    config = RunFolder(made / "run").config().model_copy(update={"seed": 5})
+    benchmark = load_benchmark(config.data)
+    other = train(config, benchmark, tmp_path / "other")
     run = tmp_path / "run"
     shutil.copytree(made / "run", run)
-    write_json(run / "inspect.json", {"layers": 3})
-    with pytest.raises(UserError, match=r"inspect\.json"):
-        read_run(run)
-    tried("valid JSON of another kind", 1)
+    for name in ("model.safetensors", "checkpoints/last.safetensors"):
+        shutil.copy(other.path / name, run / name)
+    for checkpoint in (None, "last"):
+        with pytest.raises(UserError, match=r"safetensors must be of the run in whose folder"):
+            RunFolder(run).model(checkpoint)
+    shutil.copy(other.state_file, RunFolder(run).state_file)
+    with pytest.raises(UserError, match=r"state\.safetensors must be of the run in whose folder"):
+        train(RunFolder(run).config(), benchmark, run, resume=True)
+    tried("weights of another model", 3)
+
+
+JSON_KINDS = (
+    "record of a run", "metrics", "spectra in the report", "temperature", "mc_dropout", "kfllla",
+    "converted record", "record of a sweep", "abstainer",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JSON_KINDS)
+def test_valid_json_of_another_kind_is_refused(name, made, tried) -> None:
+    kinds = ours(made)
+    kind = kinds[name]
+    content = kind.path.read_bytes()
+    others = {kinds[other].path for other in JSON_KINDS} - {kind.path}
+    contents = [path.read_bytes() for path in others]
+    try:
+        for other in contents:
+            kind.path.write_bytes(other)
+            with pytest.raises(UserError) as caught:
+                kind.read(kind.path)
+            assert kind.path.name in str(caught.value)
+    finally:
+        kind.path.write_bytes(content)
+    tried("valid JSON of another kind", len(contents))
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_endless_brackets_are_refused(opening, made, tmp_path, tried) -> None:
+    brackets = opening * 100_000
+    header = b'{"__metadata__":' + brackets
+    kinds = list(ours(made).values())
+    own = tmp_path / "own.toml"
+    own.write_text("")
+    kinds.append(Kind(own, load_config))
+    for kind in kinds:
+        content = kind.path.read_bytes()
+        tensors = len(header).to_bytes(8, "little") + header
+        is_tensors = kind.path.suffix == ".safetensors"
+        prefix = b"x = " if kind.path.suffix == ".toml" else b""
+        kind.path.write_bytes(tensors if is_tensors else prefix + brackets)
+        try:
+            with pytest.raises(UserError, match=kind.path.name):
+                kind.read(kind.path)
+        finally:
+            kind.path.write_bytes(content)
+    tried("files of endless brackets", len(kinds))
 
 
 def test_commands_explain_damaged_files(processes, made, tmp_path, tried) -> None:

@@ -44,7 +44,7 @@ def fit(members: Sequence[Predictor], names: Sequence[str]) -> Ensemble:
 
 def member_names(folder: Path) -> list[str]:
     """The runs that a saved ensemble is made of."""
-    return read_json(folder / "ensemble.json")["members"]
+    return read_json(folder / "ensemble.json", "members")["members"]
 
 
 def load(folder: Path, members: Sequence[Predictor]) -> Ensemble:

@@ -112,7 +112,7 @@ def fit(
 
 def load(folder: Path, model: Classifier) -> KFLLLA:
     """Reads what `save` wrote, for the model that it was fitted to."""
-    about = read_json(folder / "kfllla.json")
+    about = read_json(folder / "kfllla.json", "prior_precision", "num_samples", alone=True)
     device = next(model.parameters()).device
     path = folder / "curvature.safetensors"
     check_tensors(path, "a fitted KFLLLA", f"Delete {folder} and evaluate again.")

@@ -81,7 +81,8 @@ def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
 
 def load(folder: Path, model: nn.Module) -> MCDropout:
     """Reads what `save` wrote, for the model that it was fitted to."""
-    return fit(model, num_samples=read_json(folder / "mc_dropout.json")["num_samples"])
+    about = read_json(folder / "mc_dropout.json", "num_samples", alone=True)
+    return fit(model, num_samples=about["num_samples"])
 
 
 class SharedDropout(TorchFunctionMode):

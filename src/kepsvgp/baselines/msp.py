@@ -51,4 +51,5 @@ def fit(model: nn.Module, *, num_samples: int = 10, average: Average = "probs") 
 
 def load(folder: Path, model: nn.Module) -> Direct:
     """Reads what `save` wrote, for the model that it belongs to."""
-    return Direct(model, **read_json(folder / "direct.json"))
+    about = read_json(folder / "direct.json", "num_samples", "average", alone=True)
+    return Direct(model, about["num_samples"], about["average"])

@@ -52,7 +52,8 @@ def fit(
 
 def load(folder: Path, base: Predictor) -> TemperatureScaling:
     """Reads what `save` wrote, for the method that it was fitted to."""
-    return TemperatureScaling(base, read_json(folder / "temperature.json")["temperature"])
+    about = read_json(folder / "temperature.json", "temperature", alone=True)
+    return TemperatureScaling(base, about["temperature"])
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:

@@ -102,7 +102,7 @@ def is_pretrained(folder: Path) -> bool:
 
 def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
     """The names of the classes, from the folder or the model's own configuration."""
-    names = read_json(folder / RECORD)["classes"]
+    names = read_json(folder / RECORD, "classes")["classes"]
     by_number = getattr(getattr(model, "config", None), "id2label", None)
     if names is None and by_number is not None:
         names = [by_number[number] for number in sorted(by_number)]
@@ -130,7 +130,7 @@ def load_pretrained(
         raise UserError(
             f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
         )
-    record = read_json(folder / RECORD)
+    record = read_json(folder / RECORD, "weights", "build", "dtype", "layers")
     found = check_tensors(folder / WEIGHTS, f"the weights of the model in {RECORD}", _AGAIN)
     if found[CHECKSUM] != record["weights"]:
         raise UserError(

@@ -272,7 +272,7 @@ def read_times(reader: Reader) -> dict[str, Times] | str:
     assert timing is not None
     path = timing_file(reader.out, timing)
     if path.exists():
-        return {row: Times(**values) for row, values in read_json(path)["times"].items()}
+        return {row: Times(**values) for row, values in read_json(path, "times")["times"].items()}
     reason = failure(reader.out, timing.name)
     return "not measured yet" if reason is None else f"failed: {reason}"
 

@@ -93,7 +93,7 @@ def _timing_notes(table: Table, study: Study, out: Path) -> list[str]:
     timing = timing_for(table, study)
     if timing is None or not timing_file(out, timing).exists():
         return []
-    content = read_json(timing_file(out, timing))
+    content = read_json(timing_file(out, timing), "threads", "device")
     threads = content["threads"]
     return [f"Times are from {content['device']}, {threads} thread{'s' * (threads != 1)}."]
 

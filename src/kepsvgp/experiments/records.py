@@ -52,7 +52,8 @@ def read_record(run: RunFolder) -> Record:
     path = run.path / SWEEP_FILE
     if not path.exists():
         return Record({}, {}, {})
-    return Record(**read_json(path))
+    found = read_json(path, *Record._fields)
+    return Record(**{name: found[name] for name in Record._fields})
 
 
 def write_record(run: RunFolder, record: Record) -> None:

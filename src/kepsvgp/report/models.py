@@ -64,7 +64,7 @@ class Member:
         posthoc = self.method.split("+")[-1]
         path = self.run.folder / "methods" / self.checkpoint / posthoc / "ensemble.json"
         if path.exists():
-            return len(read_json(path)["members"])
+            return len(read_json(path, "members")["members"])
         return None if posthoc == "ensemble" else 1
 
     @property

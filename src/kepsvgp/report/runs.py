@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from kepsvgp.configfile import check_config
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors, read_json, read_json_lines
+from kepsvgp.files import check_tensors, read_json, read_json_lines, read_tree
 from kepsvgp.report.spectra import Spectra, read_spectra
 
 # {checkpoint: {method: {split: {metric: value}}}}
@@ -154,12 +154,13 @@ def read_run(folder: Path) -> Run:
             f"{folder} has no metrics.json: it was not evaluated. "
             f"Run `kepsvgp evaluate {folder}` first."
         )
-    record = read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    record_file = folder / "run.json"
+    record = read_json(record_file, "classes") if record_file.exists() else {}
     check_config(folder / "config.toml", record)
     return Run(
         folder=folder,
         config=_read_toml(folder / "config.toml"),
-        metrics=read_json(folder / "metrics.json"),
+        metrics=read_tree(folder / "metrics.json", 3),
         record=record,
         history=read_json_lines(folder / "history.jsonl"),
         spectra=read_spectra(folder),
@@ -190,5 +191,5 @@ def _runs_inside(folder: Path) -> list[Path]:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must hold valid TOML; it is damaged ({error}).") from None
