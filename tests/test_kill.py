@@ -1,7 +1,6 @@
 """Runs that are killed for good, with SIGKILL, and continued."""
 
 import multiprocessing
-import os
 import random
 import signal
 import time
@@ -78,11 +77,10 @@ def test_killed_runs_continue_to_the_same_weights(processes, tmp_path) -> None:
         child.start()
         child.join(timeout=moments.uniform(0, 0.7 * duration))
         if child.is_alive():
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
-            kills += 1
+            child.kill()
             child.join()
-            assert child.exitcode == -signal.SIGKILL
+        if child.exitcode == -signal.SIGKILL:
+            kills += 1
         else:
             # it came to its end before its time: the next kill meets a new run
             assert child.exitcode == 0

@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    PositiveInt,
     model_validator,
 )
 
@@ -24,7 +23,11 @@ BenchmarkName = Literal["digits", "cifar10", "cifar100", "imdb", "cola", "images
 class Section(BaseModel):
     """A part of a configuration: frozen, and strict about the names of its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# more than any machine holds in one direction, and less than what overflows
+Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 def _none_from_word(value: object) -> object:
@@ -33,7 +36,7 @@ def _none_from_word(value: object) -> object:
 
 
 Optional = BeforeValidator(_none_from_word)
-Limit = Annotated[PositiveInt | None, Optional]
+Limit = Annotated[Count | None, Optional]
 
 
 class DataConfig(Section):
@@ -65,17 +68,17 @@ class DataConfig(Section):
     name: BenchmarkName = "digits"
     root: Annotated[Path | None, Optional] = None
     path: Annotated[Path | None, Optional] = None
-    seed: int = 0
+    seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     split: Literal["official", "paper"] = "official"
     train_limit: Limit = None
     val_limit: Limit = None
     test_limit: Limit = None
     val_fraction: float = Field(default=0.1, gt=0, lt=1)
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
-    max_length: int = Field(default=512, ge=3)
+    max_length: int = Field(default=512, ge=3, lt=2**31)
     vocabulary: Annotated[Path | None, Optional] = None
     encoder: Annotated[str | None, Optional] = None
-    image_size: int = Field(default=32, ge=4)
+    image_size: int = Field(default=32, ge=4, lt=2**31)
     grayscale: bool = False
     corruptions: Literal["auto", "generated", "none"] = "auto"
     corruption_limit: Limit = None
@@ -145,7 +148,7 @@ class KepConfig(Section):
         posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
     """
 
-    rank: PositiveInt = 10
+    rank: Count = 10
     merge: Literal["auto", "add", "concat", "concat_lowrank"] = "auto"
     num_landmarks: Limit = None
     projection: Literal["landmark", "free", "dual"] = "landmark"
@@ -153,7 +156,7 @@ class KepConfig(Section):
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
     ksvd_loss: Literal["objective", "residual"] = "objective"
-    posterior_scale: PositiveFloat = 0.1
+    posterior_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
 
 
 class SgpaConfig(Section):
@@ -165,9 +168,9 @@ class SgpaConfig(Section):
         layers: How many of the last layers are SGPA; its paper has all.
     """
 
-    num_inducing: PositiveInt = 50
+    num_inducing: Count = 50
     kernel: Literal["auto", "exponential", "ard"] = "auto"
-    layers: PositiveInt | Literal["all"] = "all"
+    layers: Count | Literal["all"] = "all"
 
 
 class SngpConfig(Section):
@@ -179,7 +182,7 @@ class SngpConfig(Section):
         spectral_bound: Largest singular value of the linear maps of the last block.
     """
 
-    num_features: PositiveInt = 512
+    num_features: Count = 512
     lengthscale: PositiveFloat = 1.0
     spectral_bound: PositiveFloat = 0.95
 
@@ -196,8 +199,8 @@ class SvdklConfig(Section):
         lr_factor: Learning rate of the second step as a share of the first's.
     """
 
-    num_features: PositiveInt = 16
-    grid_size: int = Field(default=64, ge=8)
+    num_features: Count = 16
+    grid_size: int = Field(default=64, ge=8, lt=2**31)
     softmax_run: Annotated[Path | None, Optional] = None
     epochs: Limit = None
     lr_factor: PositiveFloat = 0.1
@@ -223,15 +226,15 @@ class ModelConfig(Section):
         svdkl: SV-DKL's head.
     """
 
-    depth: PositiveInt = 7
-    dim: PositiveInt = 384
-    num_heads: PositiveInt = 12
-    mlp_dim: PositiveInt = 384
+    depth: Count = 7
+    dim: Count = 384
+    num_heads: Count = 12
+    mlp_dim: Count = 384
     dropout: float = Field(default=0.1, ge=0, lt=1)
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    kep_layers: PositiveInt | Literal["all"] = 1
-    patch_size: PositiveInt = 4
-    embedding_dim: PositiveInt = 128
+    kep_layers: Count | Literal["all"] = 1
+    patch_size: Count = 4
+    embedding_dim: Count = 128
     kep: KepConfig = KepConfig()
     sgpa: SgpaConfig = SgpaConfig()
     sngp: SngpConfig = SngpConfig()
@@ -275,9 +278,9 @@ class PredictionConfig(Section):
         batch_size: Examples at a time; it does not change the answer.
     """
 
-    num_samples: PositiveInt = 10
+    num_samples: Count = 10
     average: Literal["probs", "logits"] = "probs"
-    batch_size: PositiveInt = 200
+    batch_size: Count = 200
 
 
 class TrainConfig(Section):
@@ -302,14 +305,14 @@ class TrainConfig(Section):
         tensorboard: Write TensorBoard files into the run folder.
     """
 
-    epochs: PositiveInt = 10
-    batch_size: PositiveInt = 128
+    epochs: Count = 10
+    batch_size: Count = 128
     lr: PositiveFloat = 1e-3
     min_lr: NonNegativeFloat = 1e-5
     warmup_epochs: NonNegativeFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: Annotated[PositiveFloat | None, Optional] = None
-    accumulate: PositiveInt = 1
+    accumulate: Count = 1
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     augment: bool = True
     select: Literal["score", "nll", "last"] = "score"
@@ -344,7 +347,7 @@ class RunConfig(Section):
     """
 
     method: Method = "kep"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     objective: ObjectiveConfig = ObjectiveConfig()

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from kepsvgp.config import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import checksum, damaged, read_text
+from kepsvgp.files import check_name, checksum, damaged, read_text
 
 # the key of a run's record that holds the checksum of its configuration
 CONFIG_SUM = "config_checksum"
@@ -23,7 +23,7 @@ def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     path = find_config(source)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must hold valid TOML; it does not: {error}.") from None
     for override in overrides:
         _apply(values, override)
@@ -92,6 +92,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _apply(values: dict[str, Any], override: str) -> None:
     """Sets one value in place, from `section.key=value`."""
+    check_name(Path(override))
     name, equals, text = override.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not key:
@@ -107,7 +108,7 @@ def _value(text: str) -> Any:
     """A TOML value where it is one, else the text itself, so that names need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

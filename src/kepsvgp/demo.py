@@ -18,6 +18,7 @@ from kepsvgp.baselines import ensemble, mc_dropout, msp, temperature
 from kepsvgp.config import RunConfig
 from kepsvgp.configfile import load_config
 from kepsvgp.data import Benchmark, batches, load_benchmark
+from kepsvgp.errors import printable
 from kepsvgp.evaluation import SplitMetrics, evaluate, split_names
 from kepsvgp.prediction import Predictor
 from kepsvgp.runs import RunFolder
@@ -68,7 +69,7 @@ def _trained(
     method: str, seed: int, benchmark: Benchmark, out: Path, console: Console
 ) -> RunFolder:
     folder = out / f"{method}-{seed}"
-    console.print(f"training {folder}", highlight=False)
+    console.print(f"training {printable(str(folder))}", highlight=False, markup=False)
     return train(demo_config(method, seed), benchmark, folder, resume=True, console=console)
 
 

@@ -1,13 +1,16 @@
 import csv
+import random
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from kepsvgp.config import DataConfig
-from kepsvgp.data import folder, load_benchmark
+from kepsvgp.data import folder, load_benchmark, pictures
 from kepsvgp.data.own import stratified_split
 from kepsvgp.errors import UserError
 
@@ -182,6 +185,50 @@ def test_classes_that_are_numbers_are_in_the_order_of_numbers(tmp_path: Path) ->
     assert benchmark.classes == tuple(str(i) for i in range(11))
 
 
+def test_class_of_thousands_of_digits_is_a_name(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    long = "1" * 5_000
+    write_table(tmp_path / "t.csv", [("text", ("7", long)[i % 2]) for i in range(40)])
+
+    benchmark = load_benchmark(DataConfig(name="csv", path=tmp_path / "t.csv", root=tmp_path))
+
+    assert benchmark.classes == ("7", long)
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_photograph_is_turned_upright_as_pillow_turns_it(orientation, tmp_path: Path) -> None:
+    pixels = np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3)
+    about = Image.Exif()
+    about[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=about)
+
+    with Image.open(tmp_path / "a.png") as image:
+        expected = np.array(ImageOps.exif_transpose(image))
+
+    assert np.array_equal(np.array(pictures.open_upright(tmp_path / "a.png")), expected)
+
+
+def test_photograph_with_damaged_words_about_it_is_read_or_refused(tmp_path: Path) -> None:
+    about = Image.Exif()
+    about[ExifTags.Base.Orientation] = 6
+    about[ExifTags.Base.ImageDescription] = "some words about it"
+    about[ExifTags.Base.XResolution] = 72.0
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (6, 4)).save(path, exif=about)
+    content, chance = path.read_bytes(), random.Random(0)
+    read = 0
+    for _ in range(500):
+        damaged = bytearray(content)
+        # where the words are
+        damaged[chance.randrange(20, 160)] = chance.choice((0, 1, 2, 4, 5, 12, 255))
+        path.write_bytes(damaged)
+        with suppress(UserError), warnings.catch_warnings():
+            # of what Pillow leaves out
+            warnings.simplefilter("ignore")
+            read += pictures.open_upright(path).size in ((4, 6), (6, 4))
+    assert read > 300
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -192,6 +239,8 @@ def test_classes_that_are_numbers_are_in_the_order_of_numbers(tmp_path: Path) ->
         ("text,label\nhello\n", "the row that ends at line 2"),
         ("text,label\nhello,1\nworld,1\n", "two classes or more; it has only '1'"),
         (b"text,label\n\xff,1\n", "in UTF-8"),
+        ("text,label\nhello,1\nwell, yes,0\n", "line 3 has. Put texts with a comma in quotes"),
+        ("text,label,text\na,1,b\n", "it has text more than once"),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path: Path, content, message: str) -> None:

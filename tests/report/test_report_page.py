@@ -222,6 +222,17 @@ def test_choose_foreign_takes_the_surest_of_each_model(digits_runs) -> None:
         assert set(np.argsort(-prediction.confidence, kind="stable")[:8]) <= set(rows)
 
 
+def test_page_shows_models_that_were_asked_about_other_foreign_examples(digits, tmp_path) -> None:
+    runs = []
+    for seed, size in ((0, 30), (1, 500)):
+        foreign = digits.ood["photographs"].labels[:size]
+        splits = {"test": draw(digits.test.labels), "ood/photographs": draw(foreign)}
+        config = RunConfig(method=("kep", "msp")[seed])
+        runs.append(write_run(tmp_path / str(seed), {config.method: splits}, config=config))
+
+    assert write_report(runs, tmp_path / "page.html").exists()
+
+
 def test_show_draws_the_pictures_it_was_given(digits) -> None:
     positions = [5, 0, 17]
 

@@ -1,5 +1,6 @@
 """The command line. Commands import what they need when they run, so that help is instant."""
 
+import io
 import sys
 
 import typer
@@ -45,10 +46,20 @@ app.add_typer(data)
 
 def main() -> None:
     """Runs the command line; a user's mistake is one message and exit code 2."""
+    # what the terminal or the file behind it cannot encode is written out
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:
         _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        _fail(
+            f"the memory does not suffice ({str(error).partition(chr(10))[0] or 'of this machine'})"
+            ". Take a smaller model, fewer samples or smaller batches."
+        )
     except OSError as error:
         # a folder that may not be written to, a disk that is full or gone
         place = f"{error.filename}: " if error.filename else ""
@@ -58,6 +69,12 @@ def main() -> None:
             raise
         typer.echo(MESSAGE, err=True)
         sys.exit(INTERRUPTED)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch has an exception of its own for GPUs alone
+    words = ("allocate memory", "enough memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _fail(message: str) -> None:

@@ -87,6 +87,7 @@ def verify(names: Names = None, data_root: Root = None) -> None:
     """
     from kepsvgp.data import catalogue, store
     from kepsvgp.data.verify import verify as verify_one
+    from kepsvgp.errors import printable
 
     root = store.data_root(data_root)
     typer.echo(f"data sets under {root}")
@@ -95,7 +96,7 @@ def verify(names: Names = None, data_root: Root = None) -> None:
         typer.echo(f"\n{data_set.name}")
         for found in verify_one(data_set, root):
             remark = f"  ({found.remark})" if found.remark else ""
-            typer.echo(f"  {found.state:<13} {found.name}{remark}")
+            typer.echo(printable(f"  {found.state:<13} {found.name}{remark}"))
             bad |= found.state == "damaged" or (bool(names) and found.state == "missing")
     if bad:
         raise typer.Exit(1)

@@ -15,6 +15,7 @@ def demo(
     import torch
     from rich.console import Console
 
+    from kepsvgp.cli.results import say
     from kepsvgp.demo import run_demo
     from kepsvgp.report import write_report
 
@@ -24,4 +25,4 @@ def demo(
     run_demo(out, console)
     folders = sorted(path.parent for path in out.glob("*/metrics.json"))
     page = write_report(folders, out / "report.html")
-    Console().print(f"report page: {page.resolve()}", highlight=False, soft_wrap=True)
+    say(Console(), f"report page: {page.resolve()}")

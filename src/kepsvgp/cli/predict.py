@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+_MOST = 2**31 - 1
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="A run folder, or one that save_pretrained wrote.")],
@@ -14,7 +16,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="A .csv or .jsonl file; standard output by default.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Monte Carlo samples.")] = 10,
+    samples: Annotated[int, typer.Option(min=1, max=_MOST, help="Monte Carlo samples.")] = 10,
     max_risk: Annotated[
         float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
     ] = None,
@@ -25,8 +27,10 @@ def predict(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Report broken rows and go on without them.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs at a time.")] = 256,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, max=_MOST, help="Inputs at a time.")] = 256,
+    seed: Annotated[
+        int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of the samples.")
+    ] = 0,
 ) -> None:
     """Predict new inputs, with the uncertainty of each and whether to withhold the answer.
 

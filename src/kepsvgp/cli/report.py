@@ -20,11 +20,15 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page that shows whether models can be trusted."""
+    from kepsvgp.errors import UserError, printable
     from kepsvgp.report import write_report
 
-    typer.echo(write_report(runs, out, checkpoint=checkpoint))
+    if out.suffix.lower() not in (".html", ".htm"):
+        # it replaces what is there, which might be a file of a run
+        raise UserError(f"--out must end in .html or .htm; got {out.name}.")
+    typer.echo(printable(str(write_report(runs, out, checkpoint=checkpoint))))
     if figures is not None:
         from kepsvgp.report.figure_files import write_figures
 
         for path in write_figures(runs, figures, checkpoint=checkpoint):
-            typer.echo(path)
+            typer.echo(printable(str(path)))

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kepsvgp.compare import Comparison, rows
+from kepsvgp.errors import printable
 from kepsvgp.runs import RunFolder
 
 _COLUMNS = {
@@ -37,7 +38,7 @@ def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[
         for name in names:
             table.add_row(name, *(f"{measured[name][metric]:.4f}" for metric in columns))
         console.print(table)
-    console.print(f"run folder: {run.path}", highlight=False, soft_wrap=True)
+    say(console, f"run folder: {run.path}")
 
 
 def show_comparison(comparison: Comparison, folder: Path) -> None:
@@ -56,4 +57,9 @@ def show_comparison(comparison: Comparison, folder: Path) -> None:
         for row in rows(comparison, split, list(columns)):
             table.add_row(*row)
         console.print(table)
-    console.print(f"runs and compare.json: {folder}", highlight=False, soft_wrap=True)
+    say(console, f"runs and compare.json: {folder}")
+
+
+def say(console: Console, line: str) -> None:
+    """Prints a line as it is: names in it are neither markup nor commands to the terminal."""
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 from kepsvgp.data import store, tokens
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
+from kepsvgp.files import expanded
 from kepsvgp.progress import track
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Encoder(NamedTuple):
 
 def find_encoder(name: str) -> Encoder:
     """The encoder `minilm`, one in a folder, or one that Hugging Face knows by this name."""
-    folder = tokens.minilm_folder() if name == tokens.MINILM else Path(name).expanduser()
+    folder = tokens.minilm_folder() if name == tokens.MINILM else expanded(name)
     if not folder.is_dir():
         folder = _download(name)
     weights = sorted(folder.glob("*.safetensors"))

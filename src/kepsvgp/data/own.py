@@ -13,6 +13,9 @@ from kepsvgp.config import DataConfig
 from kepsvgp.data.benchmark import Split
 from kepsvgp.errors import UserError
 
+# of a name that is taken for a number; Python refuses to read thousands of them
+_MOST_DIGITS = 100
+
 
 class Labelled(NamedTuple):
     """Items of any kind (paths, texts), the class of each, and where each part has its own."""
@@ -99,4 +102,5 @@ def stratified_split(
 
 def _natural(name: str) -> tuple[int, int, str]:
     # "10" after "9", and numbers before words
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+    is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
+    return (0, int(name), name) if is_number else (1, 0, name)

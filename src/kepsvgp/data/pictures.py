@@ -1,16 +1,34 @@
 """Image files of any size and format, brought to one size."""
 
 import os
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from kepsvgp.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+# what Pillow raises for images that are none
+_DAMAGE = (
+    *(OSError, UnidentifiedImageError, ValueError, SyntaxError, TypeError, AttributeError),
+    *(LookupError, OverflowError, struct.error),
+)
+# how an image is turned upright, by what it says of itself
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def find(folder: Path) -> list[Path]:
@@ -43,9 +61,12 @@ def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
     """One image in its own size, decoded, with one channel or three."""
     try:
         with Image.open(path) as image:
-            # a photograph may be stored lying on its side
-            return ImageOps.exif_transpose(image).convert("L" if grayscale else "RGB")
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+            # a photograph may be stored lying on its side; Pillow's own function also writes the
+            # words around it again, and stumbles over those that cameras get wrong
+            turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+            upright = image if turn is None else image.transpose(turn)
+            return upright.convert("L" if grayscale else "RGB")
+    except _DAMAGE as error:
         raise UserError(
             f"{path} must be an image that Pillow can read; reading it failed ({error}). "
             "Mend it or take it out of the folder."

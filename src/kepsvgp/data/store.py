@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import A_DAY, new_checksum, replacing, sweep
+from kepsvgp.files import A_DAY, expanded, new_checksum, replacing, sweep
 
 # what NumPy raises for a damaged header, which it reads as if it were Python
 _DAMAGE = (
@@ -43,9 +43,9 @@ def user_cache() -> Path:
 def data_root(root: Path | None = None) -> Path:
     """The folder of data sets: `root`, else `KEPSVGP_DATA`, else one in the user's cache."""
     if root is not None:
-        return Path(root).expanduser()
+        return expanded(root)
     named = os.environ.get("KEPSVGP_DATA")
-    return Path(named).expanduser() if named else user_cache() / "data"
+    return expanded(named) if named else user_cache() / "data"
 
 
 def generated(root: Path) -> Path:

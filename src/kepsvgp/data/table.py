@@ -10,13 +10,14 @@ from kepsvgp.config import DataConfig
 from kepsvgp.data import own, text
 from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.errors import UserError
+from kepsvgp.files import expanded
 
 COLUMNS = ("text", "label")
 
 
 def load(config: DataConfig) -> Benchmark:
     """Texts of one file, or of a folder with `train.csv`, `test.csv` and perhaps `val.csv`."""
-    source = Path(config.path or "").expanduser()
+    source = expanded(config.path or "")
     found = own.divide(find_parts(source), config, source=source)
     split = found.split.limited(config)
     wanted = split.rows
@@ -69,7 +70,18 @@ def read(path: Path) -> list[tuple[object, str]]:
                     f"{path} must have a first line with the columns text and label; "
                     f"{' and '.join(missing)} not among: {', '.join(rows.fieldnames or ())}."
                 )
+            doubled = [name for name in COLUMNS if (rows.fieldnames or ()).count(name) > 1]
+            if doubled:
+                raise UserError(
+                    f"{path} must have one column of each name; it has {' and '.join(doubled)} "
+                    "more than once."
+                )
             for row in rows:
+                if None in row:
+                    raise UserError(
+                        f"{path} must have no more fields in a row than in its first line; the row "
+                        f"that ends at line {rows.line_num} has. Put texts with a comma in quotes."
+                    )
                 content, label = row["text"], row["label"]
                 if not (content or "").strip() or not (label or "").strip():
                     raise UserError(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from kepsvgp.data import store
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors, seal_tensors, tensor_metadata
+from kepsvgp.files import check_tensors, expanded, seal_tensors, tensor_metadata
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -53,7 +53,7 @@ def load_tokenizer(vocabulary: Path | None = None) -> "Tokenizer":
             "text needs the library tokenizers; it is not installed. "
             "Run `pip install 'kepsvgp[hf]'`."
         ) from None
-    path = minilm_folder() if vocabulary is None else vocabulary.expanduser()
+    path = minilm_folder() if vocabulary is None else expanded(vocabulary)
     if path.is_dir():
         names = ("tokenizer.json", "vocab.txt")
         path = next((path / name for name in names if (path / name).exists()), path)

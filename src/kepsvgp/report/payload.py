@@ -116,6 +116,8 @@ def _show_foreign(ood: Any, split: str, leaders: Sequence[Member]) -> Shown:
     predictions = [p for m in leaders if (p := m.predictions(split)) is not None]
     if name not in ood or not predictions:
         return Shown([], None, None)
+    # models may have been asked about other examples under the same name
+    predictions = [p for p in predictions if np.array_equal(p.index, predictions[0].index)]
     examples = ood[name]
     rows = choose_foreign(predictions)
     positions = [int(predictions[0].index[row]) for row in rows]

@@ -146,6 +146,8 @@ def _report(source: Path, row: Row, console: Console, skip_bad: bool) -> None:
 
 @contextmanager
 def _writer(out: Path | None) -> Iterator[Write]:
+    if out is None and sys.stdout is None:
+        raise UserError("standard output must be open; it is closed. Name a file with --out.")
     if out is None:
         with _patient(sys.stdout) as stream:
             yield _csv_writer(stream)
