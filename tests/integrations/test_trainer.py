@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from transformers import TrainingArguments
 
 from kepsvgp import convert, predict
-from kepsvgp.conversion import converted_layers
+from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
 from kepsvgp.integrations.huggingface import KEPTrainer
 
@@ -91,8 +91,7 @@ def test_converted_layers_have_a_learning_rate_of_their_own(tmp_path: Path) -> N
 
     *old, new = trainer.create_optimizer().param_groups
 
-    (layer,) = converted_layers(model).values()
-    assert {id(p) for p in new["params"]} == {id(p) for p in layer.kep.parameters()}
+    assert {id(p) for p in new["params"]} == {id(p) for p in new_parameters(model)}
     assert (new["lr"], new["weight_decay"]) == (0.5, 0.0)
     assert {group["lr"] for group in old} == {1e-2}
     assert sum(len(g["params"]) for g in (*old, new)) == len(list(model.parameters()))

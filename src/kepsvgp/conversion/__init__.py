@@ -62,17 +62,24 @@ def convert(
     return model
 
 
+def new_parameters(model: nn.Module) -> set[nn.Parameter]:
+    """What converted layers have of their own: all but the query and key maps they took over."""
+    layers = [layer.kep for layer in converted_layers(model).values()]
+    copied = {p for kep in layers for p in kep.to_qk.parameters()}
+    return {p for kep in layers for p in kep.parameters()} - copied
+
+
 def parameter_groups(
     model: nn.Module, *, lr: float, new_lr: float, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer: the converted layers learn at `new_lr`.
+    """Parameter groups for an optimizer: what is new in converted layers learns at `new_lr`.
 
-    What was pretrained wants small steps and the new layers larger ones. Their parameters have
-    no weight decay: the KL is their regulariser.
+    What was pretrained wants small steps, the query and key maps that a converted layer took over
+    included; what is new wants larger ones, and no weight decay: the KL is its regulariser.
     """
-    new = {p for layer in converted_layers(model).values() for p in layer.kep.parameters()}
-    old = [p for p in model.parameters() if p not in new and p.requires_grad]
+    new = new_parameters(model)
+    trained = [p for p in model.parameters() if p.requires_grad]
     return [
-        {"params": old, "lr": lr, "weight_decay": weight_decay},
-        {"params": [p for p in model.parameters() if p in new], "lr": new_lr, "weight_decay": 0.0},
+        {"params": [p for p in trained if p not in new], "lr": lr, "weight_decay": weight_decay},
+        {"params": [p for p in trained if p in new], "lr": new_lr, "weight_decay": 0.0},
     ]

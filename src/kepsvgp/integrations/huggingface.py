@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kepsvgp.conversion import converted_layers
+from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
 from kepsvgp.objective import logits_of, loss
 from kepsvgp.prediction import predict
@@ -29,7 +29,8 @@ class KEPTrainer(Trainer):
         ksvd_weight: Weight η of the KSVD penalty.
         kl_weight: Weight β of the KL; 1 is the ELBO.
         num_train: Number of training examples; the length of `train_dataset` by default.
-        new_learning_rate: Learning rate of the converted layers; that of the rest by default.
+        new_learning_rate: Learning rate of what is new in converted layers; that of the rest by
+            default.
         num_samples: Monte Carlo samples in evaluation.
         seed: Seed of their draws, the same for every batch.
         kwargs: As of `Trainer`.
@@ -117,8 +118,8 @@ class KEPTrainer(Trainer):
 def _split_off_new(
     optimizer: torch.optim.Optimizer, model: nn.Module, learning_rate: float
 ) -> None:
-    """Moves the parameters of converted layers to a last group, without weight decay."""
-    new = {p for layer in converted_layers(model).values() for p in layer.kep.parameters()}
+    """Moves what is new in converted layers to a last group, without weight decay."""
+    new = new_parameters(model)
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if p not in new]

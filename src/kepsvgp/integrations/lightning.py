@@ -31,8 +31,8 @@ class KEPModule(LightningModule):
         ksvd_weight: Weight η of the KSVD penalty.
         kl_weight: Weight β of the KL; 1 is the ELBO.
         lr: Learning rate.
-        new_lr: Learning rate of converted layers; the same by default.
-        weight_decay: Weight decay of all but the converted layers.
+        new_lr: Learning rate of what is new in converted layers; the same by default.
+        weight_decay: Weight decay of all the rest.
         num_samples: Monte Carlo samples in validation, test and prediction.
         seed: Seed of their draws, the same for every batch.
     """
@@ -85,7 +85,7 @@ class KEPModule(LightningModule):
         return {"probs": prediction.probs, "aleatoric": prediction.aleatoric}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW, with the converted layers at a learning rate of their own."""
+        """AdamW, with a learning rate of its own for what is new in converted layers."""
         new_lr = self.lr if self.new_lr is None else self.new_lr
         groups = parameter_groups(
             self.model, lr=self.lr, new_lr=new_lr, weight_decay=self.weight_decay
