@@ -67,49 +67,67 @@ def read_out(
     return _plain_read_out(merged, readout.to(merged.dtype), bias)
 
 
+class Factors(NamedTuple):
+    """Samples that are maps of the same scores: O_s = M A_s + b, the heads side by side."""
+
+    scores: Float[Tensor, "batch token inner"]
+    maps: Float[Tensor, "sample inner dim"]
+    bias: Float[Tensor, "*token dim"]
+
+
+def factors(
+    merged: Float[Tensor, "batch head token rank"],
+    readouts: Float[Tensor, "sample head rank width"],
+    bias: Float[Tensor, "*token width"],
+) -> Factors:
+    """What `read_out_samples` multiplies.
+
+    With the heads' maps on the diagonal of one matrix, tokens come out in their order: some
+    products with zero cost less than moving S outputs.
+    """
+    # (head·rank × head·width) for every sample
+    diagonal = torch.diag_embed(torch.einsum("s h r w -> s r w h", readouts.to(merged.dtype)))
+    maps = torch.einsum("s r w h k -> s h r k w", diagonal).flatten(3).flatten(1, 2)
+    of_heads = bias.to(merged.dtype).unsqueeze(-2).expand(*bias.shape[:-1], readouts.shape[1], -1)
+    return Factors(merged.transpose(1, 2).flatten(2), maps, of_heads.flatten(-2))
+
+
 def read_out_samples(
     merged: Float[Tensor, "batch head token rank"],
     readouts: Float[Tensor, "sample head rank width"],
     bias: Float[Tensor, "*token width"],
 ) -> Float[Tensor, "sample batch token dim"]:
-    """O_s = M A_s + b for maps that all sequences share, the heads side by side.
-
-    With the heads' maps on the diagonal of one matrix, tokens come out in their order: some
-    products with zero cost less than moving S outputs.
-    """
-    num_samples, head, _, width = readouts.shape
-    # (head·rank × head·width) for every sample
-    diagonal = torch.diag_embed(torch.einsum("s h r w -> s r w h", readouts.to(merged.dtype)))
-    maps = torch.einsum("s r w h k -> s h r k w", diagonal).flatten(3).flatten(1, 2)
-    tokens = torch.einsum("b h n r -> b n h r", merged).flatten(2)
+    """O_s = M A_s + b for maps that all sequences share, the heads side by side."""
+    scores, maps, bias = factors(merged, readouts, bias)
     # b of one row is a row of the maps; of a row for each token, the tokens bring them along
-    bias = bias.to(merged.dtype).unsqueeze(-2).expand(*bias.shape[:-1], head, width).flatten(-2)
     if bias.ndim == 1:
-        tokens = torch.nn.functional.pad(tokens, (0, 1), value=1.0)
-        maps = torch.cat([maps, bias.expand(num_samples, 1, -1)], dim=1)
-    of_each = tokens.flatten(0, 1).expand(num_samples, -1, -1)
+        scores = torch.nn.functional.pad(scores, (0, 1), value=1.0)
+        maps = torch.cat([maps, bias.expand(maps.shape[0], 1, -1)], dim=1)
+    of_each = scores.flatten(0, 1).expand(maps.shape[0], -1, -1)
     if bias.ndim == 1:
         out = torch.bmm(of_each, maps)
     else:
         out = torch.baddbmm(bias.repeat(merged.shape[0], 1), of_each, maps)
-    return out.unflatten(1, tokens.shape[:2])
+    return out.unflatten(1, scores.shape[:2])
 
 
 def _plain_read_out(merged: Tensor, readout: Tensor, bias: Tensor) -> Tensor:
     return (merged @ readout + bias).transpose(-3, -2).flatten(-2)
 
 
-def _is_supported(t: Tensor, other: Tensor) -> bool:
-    """Plain eager tensors on a CPU."""
+def is_plain(t: Tensor) -> bool:
+    """Whether `t` is an eager tensor in single or double precision, untouched by transforms."""
     return (
         not torch.compiler.is_compiling()
-        and t.device.type == "cpu"
-        and t.dtype == other.dtype
         and t.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled("cpu")
+        and not torch.is_autocast_enabled(t.device.type)
         and torch._C._get_tracing_state() is None
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+def _is_supported(t: Tensor, other: Tensor) -> bool:
+    return t.device.type == "cpu" and t.dtype == other.dtype and is_plain(t)
 
 
 class _Scores(torch.autograd.Function):
@@ -130,10 +148,10 @@ class _Scores(torch.autograd.Function):
                 r.mul_(mask[rows, None, tokens])
             scale[rows, :, tokens] = r
             # S = r ∘ (T W)
-            s = (block @ directions[rows]).mul_(r.unsqueeze(-1))
-            scores[rows, :, tokens] = s
+            s = torch.matmul(block, directions[rows], out=scores[rows, :, tokens])
+            s.mul_(r.unsqueeze(-1))
             if energy is not None:
-                energy += s.square_().sum(dim=(0, 2))
+                energy += s.square().sum(dim=(0, 2))
         ctx.save_for_backward(t, directions, scale, scores)
         ctx.mask = mask
         ctx.set_materialize_grads(False)
@@ -243,7 +261,12 @@ def _differentiable_gradient(
 def _blocks(t: Float[Tensor, "batch head token *rest"]) -> Iterator[tuple[slice, slice]]:
     """Slices of sequences and of tokens that cut `t` into blocks of about `BLOCK_BYTES`."""
     batch, head, token, *rest = t.shape
-    num_tokens = max(1, BLOCK_BYTES // (head * math.prod(rest) * t.element_size()))
+    return slices(batch, token, BLOCK_BYTES // (head * math.prod(rest) * t.element_size()))
+
+
+def slices(batch: int, token: int, num_tokens: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of sequences, or of the tokens of one, with about `num_tokens` tokens each."""
+    num_tokens = max(1, num_tokens)
     if token > num_tokens:
         for row in range(batch):
             for start in range(0, token, num_tokens):

@@ -193,7 +193,7 @@ def test_slices_of_the_batch_meet_the_same_draws(
             return call(model, inputs, num_samples=SAMPLE)
 
     whole = logits()
-    monkeypatch.setattr("kepsvgp.models.blocks.SLICE_BYTES", num_bytes)
+    monkeypatch.setattr("kepsvgp.models.sampled.SLICE_BYTES", num_bytes)
 
     assert_close(logits(), whole)
 
@@ -211,7 +211,7 @@ def test_slices_of_tokens_that_have_samples_meet_the_same_draws(generator, monke
         return encode(blocks, x, mask, num_samples=SAMPLE, generator=draws)
 
     whole = pooled()
-    monkeypatch.setattr("kepsvgp.models.blocks.SLICE_BYTES", 2 * SAMPLE * TOKEN * 8 * 8)
+    monkeypatch.setattr("kepsvgp.models.sampled.SLICE_BYTES", 2 * SAMPLE * TOKEN * 8 * 8)
 
     assert whole.shape == (SAMPLE, 3, 8)
     assert_close(pooled(), whole)

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
@@ -129,3 +129,12 @@ def fixed_draws(
     }
     with use_draws(draws):
         yield draws
+
+
+def repeat_mask(
+    mask: Bool[Tensor, "batch token"] | None, sequences: Float[Tensor, "sequence ..."]
+) -> Bool[Tensor, "sequence token"] | None:
+    """The mask of every sequence; sizes are read off shapes, which may be symbolic, not `len`."""
+    if mask is None or mask.shape[0] == sequences.shape[0]:
+        return mask
+    return mask.repeat(sequences.shape[0] // mask.shape[0], 1)

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from kepsvgp import blocked, ksvd, svgp
 from kepsvgp.attention import checks
 from kepsvgp.attention import noise as noise_by_place
-from kepsvgp.attention.base import (
-    PenalisedAttention,
-    Penalties,
-    draws_of,
-)
+from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of, repeat_mask
 from kepsvgp.attention.shards import common_generator, place_of, sum_of_parts
 from kepsvgp.attention.statistics import (
     ScorePair,
@@ -179,7 +175,7 @@ class KEPAttention(PenalisedAttention):
         """
         self._check_inputs(x, mask, num_samples)
         sequences = x.flatten(0, -3)
-        mask_of_each = _repeat_mask(mask, sequences)
+        mask_of_each = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask_of_each)
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
         if self.training:
@@ -197,6 +193,19 @@ class KEPAttention(PenalisedAttention):
         of_each = readout.repeat_interleave(x.shape[1], dim=0)
         out = blocked.read_out(merged, of_each, self._bias())
         return self.dropout(out.unflatten(0, x.shape[:2]))
+
+    def factors(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        *,
+        num_samples: int,
+        generator: torch.Generator | None = None,
+    ) -> blocked.Factors:
+        """What `forward` multiplies, in evaluation and with `noise="joint"`, to have samples."""
+        self._check_inputs(x, mask, num_samples)
+        u = self._draws(x, svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
+        return blocked.factors(self._merge(self.scores(x, mask)).mT, self._readout(u), self._bias())
 
     def posterior_mean(
         self,
@@ -388,10 +397,3 @@ class KEPAttention(PenalisedAttention):
             f"num_heads={self.num_heads}, rank={self.rank}, merge={self.merge!r}, "
             f"projection={self.projection!r}, noise={self.noise!r}, branches={self.branches!r}"
         )
-
-
-def _repeat_mask(mask: Tensor | None, sequences: Tensor) -> Tensor | None:
-    """The mask of every sequence; sizes are read off shapes, which may be symbolic, not `len`."""
-    if mask is None or mask.shape[0] == sequences.shape[0]:
-        return mask
-    return mask.repeat(sequences.shape[0] // mask.shape[0], 1)

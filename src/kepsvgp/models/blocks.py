@@ -8,6 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, use_draws
+from kepsvgp.attention.kep import KEPAttention
+from kepsvgp.blocked import is_plain
+from kepsvgp.models import sampled
 
 
 class Classifier(nn.Module):
@@ -81,6 +84,8 @@ class Block(nn.Module):
         With `pool`, the mean over the real tokens. Means and linear maps commute, so without
         dropout the MLP's last map is then applied once for each sequence, not for each token.
         """
+        if pool and num_samples is not None and self.pools_samples(x):
+            return self._pool_samples(x, mask, num_samples, generator)
         normalised = self.attention_norm(x)
         x = x + self.attention(normalised, mask, num_samples=num_samples, generator=generator)
         if not pool:
@@ -92,9 +97,48 @@ class Block(nn.Module):
         out = mean_pool(x, mask) + to_output(mean_pool(hidden, mask))
         return out if mask is None else out * mask.any(dim=-1, keepdim=True)
 
+    def pools_samples(self, x: Float[Tensor, "*sample batch token dim"]) -> bool:
+        """Whether samples can be pooled by `sampled`, which reads parameters and calls nothing.
 
-# Samples of a slice of the batch: what the allocator hands out again instead of asking the system.
-SLICE_BYTES = 6 * 2**20
+        That takes modules as the block was made with, no gradients, and narrow scores.
+        """
+        attention, (to_hidden, activation, _, _, _) = self.attention, self.mlp
+        parts = (attention, self.mlp_norm, to_hidden, activation)
+        kinds = (KEPAttention, nn.LayerNorm, nn.Linear, nn.GELU)
+        return (
+            isinstance(attention, KEPAttention)
+            and attention.noise == "joint"
+            and attention.num_heads * attention.rank < attention.dim
+            and all(map(_is_untouched, parts, kinds))
+            and activation.approximate == "none"
+            and self.mlp_norm.bias is not None
+            and not _has_training_parts(self)
+            and not torch.is_grad_enabled()
+            and x.ndim == 3
+            and is_plain(x)
+        )
+
+    def _pool_samples(
+        self, x: Tensor, mask: Tensor | None, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        to_hidden, _, _, to_output, _ = self.mlp
+        assert isinstance(self.attention, KEPAttention)
+        assert isinstance(to_hidden, nn.Linear)
+        scores, maps, bias = self.attention.factors(
+            self.attention_norm(x), mask, num_samples=num_samples, generator=generator
+        )
+        x = x + bias
+        weights = _pool_weights(x, mask)
+        hidden = sampled.pool_hidden(x, weights, scores, maps, self.mlp_norm, to_hidden)
+        # the mean of x + M A_s + b
+        tokens = mean_pool(x, mask) + mean_pool(scores, mask) @ maps
+        out = tokens + to_output(hidden)
+        return out if mask is None else out * mask.any(dim=-1, keepdim=True)
+
+
+def _is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Neither another module in its place nor a hook on it."""
+    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
 
 
 def encode(
@@ -126,11 +170,14 @@ def encode(
 
     drawing = [layer for own in layers for layer in own]
     whole = not drawing or torch.compiler.is_compiling() or any(map(_has_training_parts, blocks))
-    batch = x.shape[-3]
+    batch, last = x.shape[-3], blocks[-1]
     if num_samples is None or whole or batch == 0:
         return rest(x, mask)
+    if blocks[first] is last and isinstance(last, Block) and last.pools_samples(x):
+        # it cuts slices of its own
+        return rest(x, mask)
     num_bytes = x.nbytes // batch * (num_samples if x.ndim == 3 else 1)
-    size = max(1, SLICE_BYTES // max(1, num_bytes))
+    size = max(1, sampled.SLICE_BYTES // max(1, num_bytes))
     slices = [slice(start, start + size) for start in range(0, batch, size)]
     with use_draws(_draws_for(drawing, num_samples, generator)):
         parts = [rest(x[..., rows, :, :], None if mask is None else mask[rows]) for rows in slices]
@@ -159,7 +206,14 @@ def mean_pool(
     """Mean over the real tokens; zero for a sequence that has none."""
     if mask is None:
         return x.mean(dim=-2)
+    return (_pool_weights(x, mask).unsqueeze(-2) @ x).squeeze(-2)
+
+
+def _pool_weights(
+    x: Float[Tensor, "*sample batch token dim"], mask: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "batch token"]:
+    """What each token counts in the mean over the real ones, mₙ / Σₙ mₙ."""
+    if mask is None:
+        return x.new_ones(x.shape[-3:-1]) / x.shape[-2]
     weights = mask.to(x.dtype)
-    # Σₙ mₙ xₙ / Σₙ mₙ
-    weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1)
-    return (weights.unsqueeze(-2) @ x).squeeze(-2)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1)

@@ -1,0 +1,63 @@
+"""The end of a network for many samples: norm and MLP of the last block, then pooling.
+
+Samples y_s = x + M A_s of the tokens have the same scores M. With a tilde for what is left of a
+vector when the mean of its d entries is taken away, and with the parameters of norm and MLP,
+
+    W₁ LN(y_s) + b₁ = ρ_s ∘ (ỹ_s Wᵀ) + c      W = W₁ diag(γ)      c = W₁ β + b₁
+    ỹ_s = x̃ + M Ã_s                           ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
+    ỹ_s Wᵀ = x̃ Wᵀ + M (Ã_s Wᵀ)
+
+so that a sample needs two products with M, which is narrower than the tokens, and none with W. A
+slice of the tokens passes through all of it before the next one does. The numbers are those of
+the plain formulas, which `Block` has, up to rounding.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kepsvgp.blocked import slices
+
+# All samples of a slice: what the allocator hands out again instead of asking the system, and
+# enough for threads to share the work.
+SLICE_BYTES = 6 * 2**20
+
+
+def pool_hidden(
+    x: Float[Tensor, "batch token dim"],
+    weights: Float[Tensor, "batch token"],
+    scores: Float[Tensor, "batch token inner"],
+    maps: Float[Tensor, "sample inner dim"],
+    norm: nn.LayerNorm,
+    to_hidden: nn.Linear,
+) -> Float[Tensor, "sample batch hidden"]:
+    """Σ_n w_n gelu(W₁ LN(y_sn) + b₁) with y_s = x + M A_s, sums over the tokens of a sequence."""
+    batch, token, dim = x.shape
+    # W = W₁ diag(γ)    c = W₁ β + b₁
+    weight = to_hidden.weight * norm.weight
+    offset = nn.functional.linear(norm.bias, to_hidden.weight, to_hidden.bias)
+    # x̃ and x̃ Wᵀ    Ã_s and Ã_s Wᵀ
+    x, maps = _centred(x), _centred(maps)
+    x_hidden, maps_hidden = x @ weight.mT, maps @ weight.mT
+    num_samples, hidden_dim = maps_hidden.shape[0], maps_hidden.shape[2]
+    pooled = x.new_zeros(num_samples, batch, hidden_dim)
+    per_token = num_samples * max(dim, hidden_dim) * x.element_size()
+    for rows, tokens in slices(batch, token, SLICE_BYTES // per_token):
+        m = scores[rows, tokens].flatten(0, 1).expand(num_samples, -1, -1)
+        # ỹ_s = x̃ + M Ã_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
+        scale = _inverse_spread(torch.baddbmm(x[rows, tokens].flatten(0, 1), m, maps), norm.eps)
+        # gelu(ρ_s ∘ (x̃ Wᵀ + M (Ã_s Wᵀ)) + c)
+        y = torch.baddbmm(x_hidden[rows, tokens].flatten(0, 1), m, maps_hidden)
+        hidden = torch.ops.aten.gelu_(torch.addcmul(offset, y, scale, out=y))
+        w = weights[rows, tokens].unsqueeze(-2)
+        pooled[:, rows] += (w @ hidden.unflatten(1, (w.shape[0], -1))).squeeze(-2)
+    return pooled
+
+
+def _inverse_spread(t: Float[Tensor, "*shape dim"], eps: float) -> Float[Tensor, "*shape 1"]:
+    norm = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
+    return norm.square_().div_(t.shape[-1]).add_(eps).rsqrt_()
+
+
+def _centred(t: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+    return t - t.mean(dim=-1, keepdim=True)
