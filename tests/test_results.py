@@ -24,12 +24,22 @@ def measured(run: str, split: str) -> dict[str, Any]:
     return read_json(RESULTS / run / "metrics.json")["score"]["kep"][split]
 
 
+def best(run: str, metric: str) -> float:
+    """The best validation value of a run's epochs."""
+    return max(line["val"][metric] for line in read_json_lines(RESULTS / run / "history.jsonl"))
+
+
+def spaced(text: str) -> str:
+    """Percentages as the pages write them."""
+    return text.replace("%", " %")
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_small_profile_tells_what_was_measured(name) -> None:
     (line,) = re.findall(rf"^\| {TITLES[name]} \|.*$", REPRODUCE, flags=re.MULTILINE)
     test = measured(f"small/{name}", "test")
-    told = f"MCC {test['mcc']:.3f}" if name == "cola" else f"accuracy {test['accuracy']:.1%}"
-    assert told.replace("%", " %") in line
+    score = f"MCC {test['mcc']:.3f}" if name == "cola" else f"accuracy {test['accuracy']:.1%}"
+    assert spaced(score) in line
     seconds = json.loads((RESULTS / "small" / "times.json").read_text())["seconds"][name]
     ((number, unit),) = re.findall(r"\| ([\d.]+) (s|min) \|$", line)
     # told to a digit or two
@@ -49,24 +59,49 @@ def test_decisions_show_the_table_that_was_made() -> None:
     assert "\n".join(lines) in DECISIONS
 
 
-def test_decisions_tell_what_the_projections_gave() -> None:
+def test_decisions_tell_what_projections_and_clipping_gave() -> None:
     text = " ".join(DECISIONS.split())
-    dual, landmark = (
-        measured(run, "val")["accuracy"] for run in ("small/imdb", "trials/imdb-landmark")
+    plain, clipped = (
+        read_json_lines(RESULTS / "trials" / run / "history.jsonl")[3]["train"]["nll"]
+        for run in ("cola-landmark", "cola-landmark-clipped")
     )
-    assert f"accuracy {dual:.1%} against {landmark:.1%}".replace("%", " %") in text
-    dual, landmark = (measured(f"trials/cola-{run}", "val")["mcc"] for run in ("dual", "landmark"))
-    assert f"MCC {dual:.3f} against {landmark:.3f}" in text
+    assert f"of {plain:.3f} after four epochs without clipping and {clipped:.3f} with" in text
+    dual, plain, clipped = (
+        best(run, "accuracy")
+        for run in ("small/imdb", "trials/imdb-landmark", "trials/imdb-landmark-clipped")
+    )
+    assert spaced(f"accuracy of {dual:.1%} on validation data, landmarks {plain:.1%}") in text
+    assert spaced(f"and {clipped:.1%} with clipping") in text
+
+
+def test_decisions_tell_how_silent_a_dual_layer_fell() -> None:
+    text = " ".join(DECISIONS.split())
+    parts = read_json(RESULTS / "trials" / "epistemic.json")
+    dual, landmark = parts["cola-dual-token-again"], parts["cola-landmark-clipped"]
+    assert f"was {dual['epistemic']:.8f} nats of {dual['entropy']:.2f}" in text
+    assert f"landmarks have {landmark['epistemic']:.4f} of {landmark['entropy']:.2f}" in text
+    imdb = parts["imdb-dual"]
+    assert f"stays: {imdb['epistemic']:.4f} of {imdb['entropy']:.2f}" in text
+
+
+def test_decisions_tell_what_dropout_gave() -> None:
+    text = " ".join(DECISIONS.split())
+    few, many = (best(f"trials/cola-softmax{run}", "mcc") for run in ("", "-dropout0.3"))
+    assert f"MCC {many:.3f} against {few:.3f} with a dropout of 0.1" in text
+    few, many = (best(run, "mcc") for run in ("trials/cola-landmark-clipped", "small/cola"))
+    assert f"clipping {many:.3f} against {few:.3f}" in text
 
 
 def test_decisions_tell_how_far_the_trials_on_cola_lie_apart() -> None:
     text = " ".join(DECISIONS.split())
-    runs = sorted((RESULTS / "trials").glob("cola-*"))
-    val = [max(line["val"]["mcc"] for line in read_json_lines(r / "history.jsonl")) for r in runs]
-    test = [measured(f"trials/{run.name}", "test")["mcc"] for run in runs]
-    assert len(runs) == 9
-    assert f"between {min(val):.3f} and {max(val):.3f} on validation" in text
+    trials = sorted(run.name for run in (RESULTS / "trials").glob("cola-*"))
+    runs = [run for run in trials if "softmax" not in run]
+    val = [best(f"trials/{run}", "mcc") for run in runs]
+    test = [measured(f"trials/{run}", "test")["mcc"] for run in runs]
+    assert f"{len(runs)} trials of KEP lie between {min(val):.3f} and {max(val):.3f} on" in text
     assert f"between {min(test):.3f} and {max(test):.3f} on the 527 test sentences" in text
+    dual, again = (measured(f"trials/cola-dual{run}", "test")["mcc"] for run in ("", "-again"))
+    assert f"had {dual:.3f} and {again:.3f}" in text
 
 
 @pytest.mark.parametrize(("title", "arm"), [("softmax", "softmax"), ("converted", "kep")])
