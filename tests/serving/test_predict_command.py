@@ -270,6 +270,7 @@ def test_mistakes_are_one_message(text_model, texts, tmp_path, monkeypatch, caps
         "must be a file of texts": (text_model, tmp_path),
         "must end in .csv or .jsonl": (text_model, texts, "--out", tmp_path / "out.txt"),
         "must not be the input itself": (text_model, texts, "--out", texts),
+        "is its history": (text_model, texts, "--out", text_model / "history.jsonl"),
         "the column body": (text_model, texts, "--column", "body"),
         "must be writable": (text_model, texts, "--out", texts / "out.csv"),
     }

@@ -18,6 +18,7 @@ from kepsvgp.abstention import Abstainer
 from kepsvgp.errors import UserError, printable
 from kepsvgp.files import csv_cell, replacing
 from kepsvgp.prediction import Prediction
+from kepsvgp.runs import RunFolder
 from kepsvgp.serving.rows import Row, open_images, open_texts
 from kepsvgp.serving.server import Server, open_folder
 
@@ -61,6 +62,8 @@ def predict_file(
         raise UserError(f"--out must end in .csv or .jsonl; got {out.name}.")
     if out is not None and out.resolve() == source.resolve():
         raise UserError(f"--out must not be the input itself; got {out} for both.")
+    if out is not None and out.resolve() == RunFolder(model).history_file.resolve():
+        raise UserError(f"--out must not be a file of the run; {out} is its history.")
     console = Console(stderr=True)
     server = open_folder(model, num_samples=num_samples, seed=seed)
     inputs = open_images(source) if server.task == "image" else open_texts(source, column)
