@@ -237,7 +237,7 @@ DEFAULTS = Table(
         MSP,
         _choice("landmark", "landmark, joint noise, KL / N, probabilities, scale 0.1"),
         _choice(
-            "landmarks10", "two landmarks a rank", "model.kep.num_landmarks=10", datasets=("cola",)
+            "landmarks50", "ten landmarks a rank", "model.kep.num_landmarks=50", datasets=("cola",)
         ),
         _choice("free", "free projection", "model.kep.projection=free"),
         _choice("dual", "dual projection", _DUAL),
