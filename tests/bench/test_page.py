@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,31 @@ from kepsvgp.bench.timing import Contest, Figures, Limit, Result
 from kepsvgp.bench.traffic import Traffic
 from kepsvgp.errors import UserError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 
 
 def test_page_in_the_project_is_what_its_document_renders_to() -> None:
     page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     assert page == render(read(BENCHMARKS / "results.json"))
+
+
+def test_other_pages_tell_what_was_measured() -> None:
+    suites = json.loads((BENCHMARKS / "results.json").read_text(encoding="utf-8"))["suites"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    step = suites["train"][2]["contenders"]["sgpa"]["ratio"]
+    layer, epoch = suites["layer"][2]["contenders"], suites["methods"][0]["epoch"]
+    assert f"SGPA, the other attention with a posterior, takes {step:.0f} times as long" in readme
+    of_layer = layer["SGPA"]["ratio"] / layer["KEP"]["ratio"]
+    assert f"its layer takes {of_layer:.1f} times as long" in readme
+    of_epoch = epoch["sgpa"]["ratio"] / epoch["kep"]["ratio"]
+    assert f"an epoch takes {of_epoch:.1f} times as long" in readme
+
+    scale = (ROOT / "docs" / "guides" / "scale.md").read_text(encoding="utf-8")
+    titles = ("KEP, `landmark`", "KEP, `dual`", "softmax, fused (to 8,192 tokens)")
+    for title, growth in zip(titles, suites["scaling"], strict=True):
+        time, memory = growth["time_exponent"], growth["memory_exponent"]
+        assert f"| {title} | {time:.1f} | {memory:.1f} |" in scale
 
 
 def test_page_shows_limits_kept_and_missed(tmp_path: Path) -> None:
