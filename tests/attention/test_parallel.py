@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, mean_over_shards, sequence_parallel
 from kepsvgp.attention.base import use_draws
-from kepsvgp.bench.traffic import connect
+from kepsvgp.bench.traffic import connected
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import mean_pool
 
@@ -96,21 +96,20 @@ def solve(case: Case, layer: KEPAttention, tokens: slice, processes: int) -> Sol
 
 
 def work(rank: int, folder: Path) -> None:
-    connect(rank, PROCESSES, folder / "meet")
     torch.set_num_threads(1)
-    for number, case in enumerate(CASES):
-        layer = build(case.projection)
-        sequence_parallel(layer)
-        tokens = slice(CUTS[rank], CUTS[rank + 1])
-        solution = solve(case, layer, tokens, PROCESSES)
-        for grad in solution.parameter_grads.values():
-            dist.all_reduce(grad)
-        # generators of different seeds
-        drawn = layer.draw(2, generator=torch.Generator().manual_seed(rank))
-        found = {name: value for part in solution for name, value in part.items()}
-        found["drawn"] = drawn.detach().contiguous()
-        save_file(found, folder / f"{number}-{rank}.safetensors")
-    dist.destroy_process_group()
+    with connected(rank, PROCESSES, folder / "meet"):
+        for number, case in enumerate(CASES):
+            layer = build(case.projection)
+            sequence_parallel(layer)
+            tokens = slice(CUTS[rank], CUTS[rank + 1])
+            solution = solve(case, layer, tokens, PROCESSES)
+            for grad in solution.parameter_grads.values():
+                dist.all_reduce(grad)
+            # generators of different seeds
+            drawn = layer.draw(2, generator=torch.Generator().manual_seed(rank))
+            found = {name: value for part in solution for name, value in part.items()}
+            found["drawn"] = drawn.detach().contiguous()
+            save_file(found, folder / f"{number}-{rank}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +158,5 @@ def test_models_that_cannot_be_spread_are_refused(
     model: torch.nn.Module, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    connect(0, 1, tmp_path / "meet")
-    try:
-        with pytest.raises(UserError, match=message):
-            sequence_parallel(model)
-    finally:
-        dist.destroy_process_group()
+    with connected(0, 1, tmp_path / "meet"), pytest.raises(UserError, match=message):
+        sequence_parallel(model)

@@ -11,7 +11,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention
-from kepsvgp.bench.traffic import connect
+from kepsvgp.bench.traffic import connected
 from kepsvgp.models import TextTransformer
 from kepsvgp.objective import loss
 
@@ -46,13 +46,12 @@ def losses(processes: int, rank: int) -> torch.Tensor:
 
 
 def work(rank: int, folder: Path) -> None:
-    connect(rank, 2, folder / "meet")
     torch.set_num_threads(1)
-    found = losses(2, rank)
-    dist.all_reduce(found)
+    with connected(rank, 2, folder / "meet"):
+        found = losses(2, rank)
+        dist.all_reduce(found)
     if rank == 0:
         (folder / "losses").write_text(" ".join(map(str, (found / 2).flatten().tolist())))
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow

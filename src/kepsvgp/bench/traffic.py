@@ -6,12 +6,14 @@ is sent is overlooked. For the longest sequence the outputs and gradients are co
 precision, with those of a process that has all tokens.
 """
 
+import gc
 import json
 import os
 import socket
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,28 +97,36 @@ def measure(lengths: Sequence[int], num_processes: int = 2) -> list[Traffic]:
     ]
 
 
-def connect(rank: int, num_processes: int, meeting: Path) -> None:
+@contextmanager
+def connected(rank: int, num_processes: int, meeting: Path) -> Iterator[None]:
     """Joins processes of this machine through its loopback; they meet at a file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_processes
     )
+    try:
+        yield
+        # none leaves while another may still be receiving
+        dist.barrier()
+    finally:
+        # sharded models hold their group in cycles, and its threads must not outlive it
+        gc.collect()
+        dist.destroy_process_group()
 
 
 def _worker(rank: int, num_processes: int, folder: Path, lengths: tuple[int, ...]) -> None:
-    connect(rank, num_processes, folder / "meet")
     torch.set_num_threads(1)
     found = {}
-    for projection in PROJECTIONS:
-        torch.manual_seed(0)
-        layer = KEPAttention(DIM, HEADS, rank=RANK, projection=projection)
-        alone = deepcopy(layer).double()
-        sequence_parallel(layer)
-        sent = [_bytes_sent(layer, length // num_processes) for length in lengths]
-        difference = _difference(layer.double(), alone, rank, num_processes, lengths[-1])
-        found[projection] = {"bytes": sent, "difference": difference}
+    with connected(rank, num_processes, folder / "meet"):
+        for projection in PROJECTIONS:
+            torch.manual_seed(0)
+            layer = KEPAttention(DIM, HEADS, rank=RANK, projection=projection)
+            alone = deepcopy(layer).double()
+            sequence_parallel(layer)
+            sent = [_bytes_sent(layer, length // num_processes) for length in lengths]
+            difference = _difference(layer.double(), alone, rank, num_processes, lengths[-1])
+            found[projection] = {"bytes": sent, "difference": difference}
     (folder / str(rank)).write_text(json.dumps(found))
-    dist.destroy_process_group()
 
 
 def _bytes_sent(layer: KEPAttention, num_tokens: int) -> int:
