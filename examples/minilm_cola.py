@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-4, help="of what was pretrained")
     parser.add_argument("--new-lr", type=float, default=1e-3, help="of the converted layer")
     parser.add_argument("--rank", type=int, default=32)
-    parser.add_argument("--posterior-scale", type=float, default=1.0)
+    parser.add_argument("--posterior-scale", type=float, default=2.0)
     parser.add_argument("--kl-weight", type=float, default=0.1)
     parser.add_argument("--validation", action="store_true", help="never look at the test set")
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -104,39 +105,59 @@ def test_decisions_tell_how_far_the_trials_on_cola_lie_apart() -> None:
     assert f"had {dual:.3f} and {again:.3f}" in text
 
 
-@pytest.mark.parametrize(("title", "arm"), [("softmax", "softmax"), ("converted", "kep")])
+MINILM = (("mcc", 100, 1), ("aurc", 1000, 0), ("ece", 100, 1), ("nll", 10, 2))
+
+
+def minilm(runs: Iterable[str], split: str) -> dict[str, list[float]]:
+    """The columns of the guide's table for some runs."""
+    found = [read_json(RESULTS / "minilm" / f"{run}.json")["metrics"][split] for run in runs]
+    return {metric: [each[metric] * scale for each in found] for metric, scale, _ in MINILM}
+
+
+@pytest.mark.parametrize(
+    ("title", "arm"),
+    [
+        ("softmax", "softmax"),
+        ("converted, `posterior_scale=1`", "kep"),
+        ("converted, `posterior_scale=2`", "scale2/kep"),
+        ("converted, `posterior_scale=3`", "scale3/kep"),
+    ],
+)
 def test_convert_guide_tells_what_fine_tuning_gave(title, arm) -> None:
-    runs = [read_json(RESULTS / "minilm" / f"{arm}-{seed}.json") for seed in range(3)]
-    told = []
-    for metric, scale, digits in (
-        ("mcc", 100, 1),
-        ("aurc", 1000, 0),
-        ("ece", 100, 1),
-        ("nll", 10, 2),
-    ):
-        values = [run["metrics"]["test"][metric] * scale for run in runs]
-        told.append(f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}")
-    assert f"| {title} | {' | '.join(told)} |" in CONVERT
+    values = minilm([f"{arm}-{seed}" for seed in range(3)], "test")
+    cells = [
+        f"{fmean(values[metric]):.{digits}f} ± {stdev(values[metric]):.{digits}f}"
+        for metric, _, digits in MINILM
+    ]
+    assert f"| {title} | {' | '.join(cells)} |" in CONVERT
 
 
-def test_convert_guide_tells_of_validation_and_of_the_second_setting() -> None:
+@pytest.mark.parametrize("arm", ["kep", "scale2", "scale3"])
+def test_convert_guide_tells_how_far_the_arms_lie_apart(arm) -> None:
+    found = read_json(RESULTS / "minilm" / "differences.json")[arm]
+    cells = []
+    for metric, scale, digits in MINILM:
+        middle, low, high = (
+            f"{found[metric][name] * scale:+.{digits}f}" for name in ("difference", "low", "high")
+        )
+        cells.append(f"{middle} [{low}, {high}]")
+    assert f"| difference | {' | '.join(cells)} |".replace("-", "−") in CONVERT
+
+
+def test_convert_guide_tells_of_validation() -> None:
     text = " ".join(CONVERT.split())
 
-    def values(run: dict[str, Any], split: str) -> list[float]:
-        scales = (("mcc", 100), ("aurc", 1000), ("ece", 100), ("nll", 10))
-        return [run["metrics"][split][metric] * scale for metric, scale in scales]
+    def means(arm: str) -> list[str]:
+        values = minilm([f"{arm}-{seed}" for seed in range(2)], "val")
+        return [f"{fmean(values[metric]):.{digits}f}" for metric, _, digits in MINILM]
 
-    def mean(arm: str) -> list[float]:
-        each = (read_json(RESULTS / "minilm" / f"{arm}-{seed}.json") for seed in range(3))
-        return [fmean(column) for column in zip(*(values(run, "val") for run in each), strict=True)]
-
-    (mcc, aurc, ece, nll), (mcc0, aurc0, ece0, nll0) = mean("kep"), mean("softmax")
-    told = f"MCC {mcc:.1f} against {mcc0:.1f}, AURC {aurc:.0f} against {aurc0:.0f}, "
-    assert told + f"ECE {ece:.1f} against {ece0:.1f} and NLL {nll:.2f} against {nll0:.2f}" in text
-    mcc, aurc, ece, nll = values(read_json(RESULTS / "minilm" / "second" / "kep-0.json"), "test")
-    assert f"MCC {mcc:.1f}, AURC {aurc:.0f}, ECE {ece:.1f} and NLL {nll:.2f}" in text
-    mcc, aurc, ece, nll = values(read_json(RESULTS / "minilm" / "softmax-0.json"), "test")
-    assert f"had {mcc:.1f}, {aurc:.0f}, {ece:.1f} and {nll:.2f}" in text
+    two, three, softmax = map(means, ("trials/ps2", "trials/ps3", "softmax"))
+    names = ("MCC", "AURC", "ECE", "NLL")
+    told = [f"{name} {value}" for name, value in zip(names, two, strict=True)]
+    for each in (told, three, softmax):
+        assert f"{', '.join(each[:3])} and {each[3]}" in text
+    nothing = read_json(RESULTS / "minilm" / "trials" / "ps10-0.json")["metrics"]["val"]["mcc"]
+    assert nothing == 0
 
 
 def test_results_are_small_and_hold_no_weights() -> None:
