@@ -47,6 +47,11 @@ def test_small_profile_tells_what_was_measured(name) -> None:
     assert float(number) * {"s": 1, "min": 60}[unit] == pytest.approx(seconds, rel=0.05)
 
 
+def test_small_profile_tells_how_lucky_cola_was() -> None:
+    score = measured("small/cola", "val")["mcc"]
+    assert f"on validation data the same run had MCC {score:.3f}" in " ".join(REPRODUCE.split())
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_small_profile_is_the_one_that_was_measured(name) -> None:
     kept = load_config(RESULTS / "small" / name / "config.toml")
