@@ -10,7 +10,18 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "kepsvgp"
 # within one level, modules may use each other
 ORDER = [
-    {"errors", "files", "progress", "ksvd", "blocked", "svgp", "metrics", "config", "configfile"},
+    {
+        "errors",
+        "files",
+        "progress",
+        "ksvd",
+        "blocked",
+        "denormals",
+        "svgp",
+        "metrics",
+        "config",
+        "configfile",
+    },
     {"attention"},
     {"models"},
     {"conversion"},

@@ -413,3 +413,16 @@ def test_history_is_one_json_object_a_line(digits, tmp_path) -> None:
 
     lines = run.history_file.read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_training_flushes_denormals(digits, tmp_path, monkeypatch) -> None:
+    seen, training_loss = [], training.loss
+
+    def spy(*args, **kwargs):
+        seen.append((torch.full((), 1e-38) / 10).item())
+        return training_loss(*args, **kwargs)
+
+    monkeypatch.setattr(training, "loss", spy)
+    train(small(epochs=1), digits, tmp_path / "run")
+    assert set(seen) == {0.0}
+    assert (torch.full((), 1e-38) / 10).item() > 0

@@ -28,6 +28,7 @@ from torch.optim import Adam
 
 from kepsvgp.config import PARTS, RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
+from kepsvgp.denormals import flushed_denormals
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models import build_model
@@ -96,7 +97,7 @@ def train(
     """
     run = RunFolder(out)
     whole, config = config, config.model_copy(update={"train": schedule or config.train})
-    with own_randomness(), ExitStack() as stack:
+    with own_randomness(), flushed_denormals(), ExitStack() as stack:
         check_board(enabled=config.train.tensorboard)
         accelerator = make_accelerator(config.train)
         batch_size = global_batch_size(

@@ -34,6 +34,7 @@ def train(
     from kepsvgp.cli.results import show_metrics
     from kepsvgp.configfile import find_config, load_config
     from kepsvgp.data import load_benchmark
+    from kepsvgp.denormals import flushed_denormals
     from kepsvgp.evaluation import evaluate
     from kepsvgp.training import is_main_process
 
@@ -42,8 +43,10 @@ def train(
     name = f"{find_config(config).stem}-{settings.method}-{settings.seed}"
     folder = out or Path("runs") / name
     console = Console(stderr=True)
-    benchmark = load_benchmark(settings.data)
-    run = train_method(settings, benchmark, folder, resume=resume, console=console)
+    # from here, since loading data may start torch's threads
+    with flushed_denormals():
+        benchmark = load_benchmark(settings.data)
+        run = train_method(settings, benchmark, folder, resume=resume, console=console)
     if not is_main_process():
         return
     with run.lock():

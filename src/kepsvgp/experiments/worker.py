@@ -25,6 +25,7 @@ def main() -> int:
     """Does the job; a mistake that a user can mend is one line, anything else a traceback."""
     from rich.console import Console
 
+    from kepsvgp.denormals import flushed_denormals
     from kepsvgp.experiments.timing import measure
     from kepsvgp.experiments.work import perform
 
@@ -32,11 +33,12 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _use_threads()
     try:
-        if isinstance(job, Task):
-            failed = perform(job, Path(), Console(stderr=True))
-        else:
-            failed = {}
-            measure(job, Path())
+        with flushed_denormals():
+            if isinstance(job, Task):
+                failed = perform(job, Path(), Console(stderr=True))
+            else:
+                failed = {}
+                measure(job, Path())
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

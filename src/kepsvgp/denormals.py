@@ -1,0 +1,24 @@
+"""Numbers below 10⁻³⁸, which a processor treats a hundred times slower than others.
+
+Training makes them: embeddings of tokens that no training text has shrink under weight decay,
+and Adam's moments of them with their square. On CoLA a step then took five times as long.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Takes such numbers for zero, in this thread and in all that it starts meanwhile.
+
+    Threads of torch that are there already go on as they were, so begin with this.
+    """
+    was_flushed = (torch.full((), 1e-38) / 10).item() == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_flushed)
