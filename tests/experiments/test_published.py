@@ -29,13 +29,21 @@ def test_published_numbers_are_those_of_the_paper(table, dataset, row, column, e
     assert published(table)[dataset][row][column] == expected
 
 
+# rows of a data set that only the other one has in the paper
+OURS = {
+    ("table7", "imdb"): {"kfllla", "kep_kfllla"},
+    ("table7", "cola"): {"temperature", "kep_temperature"},
+}
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_published_numbers_fill_every_declared_cell_and_no_other(table: Table) -> None:
     numbers = published(table.name)
 
     assert tuple(numbers) == table.datasets
     for dataset, rows in numbers.items():
-        assert set(rows) == {row.key for row in table.rows_for(dataset)}
+        declared = {row.key for row in table.rows_for(dataset)}
+        assert set(rows) == declared - OURS.get((table.name, dataset), set())
         columns = {column.key for column in table.columns_for(dataset)}
         assert all(set(cells) == columns for cells in rows.values())
 
