@@ -165,6 +165,23 @@ def test_convert_guide_tells_of_validation() -> None:
     assert nothing == 0
 
 
+@pytest.mark.parametrize(
+    ("title", "variant"),
+    [
+        ("the default", "default"),
+        ("the same without calibration", "uncalibrated"),
+        ("rank 10, calibrated", "rank10"),
+        ("16 landmarks, calibrated", "landmark"),
+        ("no attention at all in this layer", "none"),
+    ],
+)
+def test_convert_guide_tells_how_close_a_warm_start_comes(title, variant) -> None:
+    text = (RESULTS / "minilm" / "warm_start.json").read_text()
+    found = json.loads(text)["variants"][variant]
+    error = f"{found['error']:.2f}" if "error" in found else "–"
+    assert f"{title} | {error} | {found['change']:.2f} | {found['cosine']:.3f} |" in CONVERT
+
+
 def test_results_are_small_and_hold_no_weights() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 10_000_000
