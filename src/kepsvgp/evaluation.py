@@ -52,7 +52,7 @@ def evaluate(
         splits: `val`, `test`, `shift`, `ood`, `all`, or single sets such as `shift/fog/5`.
         console: Where progress is shown; None for nowhere.
     """
-    config = run.config()
+    config, identity = run.config(), run.identity()
     names = split_names(benchmark, splits)
     familiar_file = run.predictions_file(checkpoint, method, "test")
     has_foreign = any(name.startswith("ood/") for name in names)
@@ -66,10 +66,10 @@ def evaluate(
         prediction, seconds = _predict(
             predictor, examples_of(benchmark, name), config.prediction, config.seed, name, console
         )
-        prediction.save(run.predictions_file(checkpoint, method, name))
+        prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
         assert prediction.labels is not None
         if name.startswith("ood/"):
-            familiar = Prediction.load(familiar_file)
+            familiar = Prediction.load(familiar_file, run=identity)
             values = ood_metrics(
                 confidence_score(familiar.probs),
                 confidence_score(prediction.probs),

@@ -2,7 +2,8 @@
 
 What we write ourselves also carries the version of its format and a checksum: JSON files as two
 keys, safetensors files in their header, arrays behind their last element. A file that was
-changed, cut or damaged is then refused instead of being read as other numbers.
+changed, cut or damaged is then refused instead of being read as other numbers, and one of a run
+names it, so that it is refused in the folder of another.
 """
 
 import glob
@@ -31,6 +32,9 @@ A_DAY = 24 * 3600
 _FORMAT_KEY = "kepsvgp_format"
 CHECKSUM = "kepsvgp_checksum"
 _NO_SUM = "0" * 32
+# whose a file is: in the record of a run and the headers of its tensors, and in its JSON files
+RUN = "run"
+_OF_RUN = "of_run"
 _CHUNK = 1 << 20
 
 
@@ -115,34 +119,38 @@ def csv_cell(text: str) -> str:
     return text
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes `value` as indented JSON with its format and checksum, as a whole or not at all."""
-    sealed = _seal(value)
+def write_json(path: Path, value: Mapping[str, Any], *, run: str = "") -> None:
+    """Writes `value` as indented JSON with its format and checksum, as a whole or not at all.
+
+    A file of a run names it, and is refused in another one's folder.
+    """
+    sealed = _seal(value, run)
     write_atomic(path, json.dumps(sealed, indent=2, sort_keys=True) + "\n")
 
 
-def read_json(path: Path, *keys: str, alone: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *keys: str, alone: bool = False, run: str = "") -> dict[str, Any]:
     """What `write_json` wrote; a damaged or changed file is a `UserError` that names it.
 
     Args:
         path: The file.
         keys: What it must have: a whole file of another kind has not.
         alone: Whether it must have nothing else.
+        run: The run that it must not deny to be of.
     """
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise damaged(path, "JSON", error) from None
-    content = _unseal(path, content)
+    content = _unseal(path, content, run)
     if not set(keys) <= content.keys() or (alone and content.keys() != set(keys)):
         found = ", ".join(sorted(content)) or "nothing"
         raise damaged(path, f"JSON with {', '.join(keys)}", f"it has {found[:200]}")
     return content
 
 
-def read_tree(path: Path, depth: int) -> dict[str, Any]:
+def read_tree(path: Path, depth: int, *, run: str = "") -> dict[str, Any]:
     """What `write_json` wrote of objects within objects, so many levels below the first."""
-    content = read_json(path)
+    content = read_json(path, run=run)
     level: list[Any] = [content]
     for _ in range(depth):
         level = [value for node in level for value in node.values()]
@@ -151,26 +159,28 @@ def read_tree(path: Path, depth: int) -> dict[str, Any]:
     return content
 
 
-def write_json_lines(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+def write_json_lines(path: Path, entries: Sequence[Mapping[str, Any]], *, run: str = "") -> None:
     """Writes one JSON object a line, at least one; the last has the checksum of all."""
     whole = [dict(entry) for entry in entries]
-    sealed = _seal({"entries": whole})
-    whole[-1] |= {key: sealed[key] for key in ("format", "checksum")}
+    sealed = _seal({"entries": whole}, run)
+    whole[-1] |= {key: value for key, value in sealed.items() if key != "entries"}
     write_atomic(path, "".join(json.dumps(entry) + "\n" for entry in whole))
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path, *, run: str = "") -> list[dict[str, Any]]:
     """What `write_json_lines` wrote; no entries where there is no file."""
     if not path.exists():
         return []
     try:
         entries = [json.loads(line) for line in read_text(path).splitlines()]
         seal = {key: entries[-1].pop(key) for key in ("format", "checksum")}
+        if _OF_RUN in entries[-1]:
+            seal[_OF_RUN] = entries[-1].pop(_OF_RUN)
     except LookupError:
         raise damaged(path, "JSON lines", "its last line has no checksum") from None
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise damaged(path, "JSON lines", error) from None
-    return _unseal(path, {"entries": entries, **seal})["entries"]
+    return _unseal(path, {"entries": entries, **seal}, run)["entries"]
 
 
 def check_name(path: Path) -> None:
@@ -210,13 +220,24 @@ def damaged(path: Path, expected: str, reason: object) -> UserError:
     )
 
 
-def _seal(value: Mapping[str, Any]) -> dict[str, Any]:
+def check_run(path: Path, found: object, run: str, remedy: str) -> None:
+    """Refuses a file that names another run than `run`; some name none."""
+    if run and found is not None and found != run:
+        raise UserError(
+            f"{path} must be of the run in whose folder it is; it was written for another one, "
+            f"of another seed or configuration. Put the right one back. {remedy}"
+        )
+
+
+def _seal(value: Mapping[str, Any], run: str) -> dict[str, Any]:
     # as it will be read: keys become text
     content = json.loads(json.dumps(dict(value))) | {"format": FORMAT}
+    if run:
+        content[_OF_RUN] = run
     return content | {"checksum": _checksum_of(content)}
 
 
-def _unseal(path: Path, content: Any) -> dict[str, Any]:
+def _unseal(path: Path, content: Any, run: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise damaged(path, "a JSON object", f"it holds a {type(content).__name__}")
     check_format(path, content.get("format"))
@@ -224,6 +245,8 @@ def _unseal(path: Path, content: Any) -> dict[str, Any]:
     if found != _checksum_of(content):
         raise damaged(path, "JSON", "its checksum is not that of its content")
     del content["format"]
+    remedy = "Or delete it and make it again with the command that wrote it."
+    check_run(path, content.pop(_OF_RUN, None), run, remedy)
     return content
 
 

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
 from kepsvgp.conversion.trunk import with_remembered_trunk
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors, replacing, seal_tensors, tensor_metadata
+from kepsvgp.files import (
+    RUN,
+    check_run,
+    check_tensors,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+)
 from kepsvgp.objective import logits_of
 
 Average = Literal["probs", "logits"]
@@ -103,18 +110,22 @@ class Prediction:
         }
         return cls(**values)
 
-    def save(self, path: Path) -> None:
-        """Writes the prediction as a safetensors file, as a whole or not at all."""
+    def save(self, path: Path, *, run: str = "") -> None:
+        """Writes the prediction as a safetensors file, as a whole or not at all.
+
+        With the name of a run it is refused where that of another one is wanted.
+        """
         tensors = {name: value.contiguous() for name, value in self._present().items()}
         with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata=tensor_metadata())
+            save_file(tensors, temporary, metadata=tensor_metadata({RUN: run} if run else None))
             seal_tensors(temporary)
 
     @classmethod
-    def load(cls, path: Path) -> "Prediction":
+    def load(cls, path: Path, *, run: str = "") -> "Prediction":
         """Reads what `save` wrote."""
         remedy = "Delete it and evaluate again."
-        check_tensors(path, "a saved prediction", remedy)
+        about = check_tensors(path, "a saved prediction", remedy)
+        check_run(path, about.get(RUN), run, remedy)
         try:
             return cls(**load_file(path))
         except TypeError as error:

@@ -37,7 +37,9 @@ from kepsvgp.configfile import (
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
+    RUN,
     check_name,
+    check_run,
     check_tensors,
     checksum,
     read_json,
@@ -58,9 +60,6 @@ CHECKPOINTS: tuple[Checkpoint, ...] = ("last", "score", "nll")
 
 # settings that say how a run is watched or saved, not what comes out of it
 _FREE_ON_RESUME = frozenset(("data.root", "train.save_steps", "train.tensorboard"))
-
-# in the record, and in the header of weights and states: whose they are
-RUN = "run"
 
 _TRAIN_AGAIN = "Train to the end of an epoch, with `kepsvgp train … --resume` or into a new folder."
 
@@ -125,7 +124,7 @@ class RunFolder:
         return read_json(self.record_file, "classes", "input", "splits", "task")
 
     def identity(self) -> str:
-        """What its weights and its state name as their run; empty where it has no name."""
+        """What its files name as their run; empty where it has no name."""
         return self.record().get(RUN, "")
 
     def classes(self) -> tuple[str, ...]:
@@ -134,11 +133,15 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """One entry for each finished epoch."""
-        return read_json_lines(self.history_file)
+        if not self.history_file.exists():
+            return []
+        return read_json_lines(self.history_file, run=self.identity())
 
     def metrics(self) -> dict[str, Any]:
         """{checkpoint: {method: {split: {metric: value}}}}; empty before any evaluation."""
-        return read_tree(self.metrics_file, 3) if self.metrics_file.exists() else {}
+        if not self.metrics_file.exists():
+            return {}
+        return read_tree(self.metrics_file, 3, run=self.identity())
 
     def benchmark(self, root: Path | None = None) -> Benchmark:
         """The data of the run, which must be split as they were when it was trained."""
@@ -217,7 +220,7 @@ class RunFolder:
 
     def write_history(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the history."""
-        write_json_lines(self.history_file, entries)
+        write_json_lines(self.history_file, entries, run=self.identity())
 
     def add_metrics(
         self, checkpoint: str, method: str, splits: Mapping[str, Mapping[str, float]]
@@ -227,7 +230,7 @@ class RunFolder:
         with _flock(self.path / ".metrics.lock", wait=True):
             metrics = self.metrics()
             metrics.setdefault(checkpoint, {}).setdefault(method, {}).update(splits)
-            write_json(self.metrics_file, metrics)
+            write_json(self.metrics_file, metrics, run=self.identity())
 
     def forget_results(self) -> None:
         """Removes what was measured on weights that are about to change."""
@@ -284,17 +287,8 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 def read_weights(path: Path, *, run: str = "") -> dict[str, Tensor]:
     """The tensors of a safetensors file; what is wrong with it is a `UserError`."""
-    check_run(path, weights_about(path), run)
+    check_run(path, weights_about(path).get(RUN), run, _TRAIN_AGAIN)
     return load_file(path)
-
-
-def check_run(path: Path, about: Mapping[str, str], run: str) -> None:
-    """Refuses a file whose header names another run than `run`; some name none."""
-    if run and about.get(RUN, run) != run:
-        raise UserError(
-            f"{path} must be of the run in whose folder it is; it was written for another one, "
-            f"of another seed or configuration. Put the right one back. {_TRAIN_AGAIN}"
-        )
 
 
 def load_weights(model: nn.Module, path: Path, *, run: str = "") -> None:

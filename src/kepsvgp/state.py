@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors
-from kepsvgp.runs import RUN, Checkpoint, check_run, write_weights
+from kepsvgp.files import RUN, check_run, check_tensors
+from kepsvgp.runs import Checkpoint, write_weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
 _START_AGAIN = "Train again into another folder."
@@ -69,7 +69,7 @@ def load_position(path: Path, *, run: str = "") -> Position | None:
     if not path.exists():
         return None
     metadata = check_tensors(path, "the state of a run", _START_AGAIN)
-    check_run(path, metadata, run)
+    check_run(path, metadata.get(RUN), run, _START_AGAIN)
     try:
         return Position(**json.loads(metadata["position"]))
     except (KeyError, TypeError, ValueError) as error:

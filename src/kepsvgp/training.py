@@ -30,13 +30,13 @@ from kepsvgp.config import PARTS, RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
 from kepsvgp.denormals import flushed_denormals
 from kepsvgp.errors import UserError
+from kepsvgp.files import RUN
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models import build_model
 from kepsvgp.objective import LossTerms, loss
 from kepsvgp.prediction import call, predict_batches
 from kepsvgp.progress import TrainingDisplay
 from kepsvgp.runs import (
-    RUN,
     Checkpoint,
     RunFolder,
     input_shape,

@@ -275,10 +275,19 @@ def test_weights_of_another_model_are_refused(made, tmp_path, tried) -> None:
     tried("weights of another model", 2)
 
 
-def test_files_of_another_run_of_the_same_shape_are_refused(made, tmp_path, tried) -> None:
+@pytest.fixture(scope="module")
+def other(made, tmp_path_factory) -> RunFolder:
+    """A run of another seed, measured and inspected."""
     config = RunFolder(made / "run").config().model_copy(update={"seed": 5})
     benchmark = load_benchmark(config.data)
-    other = train(config, benchmark, tmp_path / "other")
+    run = train(config, benchmark, tmp_path_factory.mktemp("other") / "run")
+    evaluate(run, benchmark, run.model("last"), method="kep", checkpoint="last", splits=("test",))
+    inspect_run(run, benchmark, checkpoint="last", split="test", examples=4)
+    return run
+
+
+def test_weights_of_another_run_of_the_same_shape_are_refused(made, other, tmp_path, tried) -> None:
+    benchmark = load_benchmark(other.config().data)
     run = tmp_path / "run"
     shutil.copytree(made / "run", run)
     for name in ("model.safetensors", "checkpoints/last.safetensors"):
@@ -290,6 +299,37 @@ def test_files_of_another_run_of_the_same_shape_are_refused(made, tmp_path, trie
     with pytest.raises(UserError, match=r"state\.safetensors must be of the run in whose folder"):
         train(RunFolder(run).config(), benchmark, run, resume=True)
     tried("weights of another model", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("history.jsonl", RunFolder.history),
+        ("metrics.json", RunFolder.metrics),
+        ("inspect.json", lambda run: read_run(run.path)),
+        ("history.jsonl", lambda run: read_run(run.path)),
+        ("metrics.json", lambda run: read_run(run.path)),
+        (
+            "predictions/last/kep/test.safetensors",
+            lambda run: read_run(run.path).predictions("last", "kep", "test"),
+        ),
+        (
+            "predictions/last/kep/test.safetensors",
+            lambda run: Prediction.load(
+                run.predictions_file("last", "kep", "test"), run=run.identity()
+            ),
+        ),
+    ],
+)
+def test_results_of_another_run_are_refused(name, read, made, other, tmp_path, tried) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(made / "run", run.path)
+    read(run)
+    shutil.copy(other.path / name, run.path / name)
+    with pytest.raises(UserError, match="must be of the run in whose folder it is") as error:
+        read(run)
+    assert Path(name).name in str(error.value)
+    tried("results of another run", 1)
 
 
 JSON_KINDS = (

@@ -121,7 +121,7 @@ class Reader:
         task, run = self.task(row, seed), self.run(row, seed)
         checkpoint = self.study.checkpoint_of(task.config)
         file = run.predictions_file(checkpoint, row.method, split)
-        return self._readable(lambda: Prediction.load(file))
+        return self._readable(lambda: Prediction.load(file, run=run.identity()))
 
     def _readable(self, read: Callable[[], T]) -> T:
         try:

@@ -127,12 +127,13 @@ def _spectra(reader: Reader, notes: list[str]) -> dict[str, Any]:
     spectra = {}
     for row in reader.exhibit.rows:
         try:
-            path = reader.run(row, 0).path / INSPECT_FILE
+            run = reader.run(row, 0)
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
             continue
+        path = run.path / INSPECT_FILE
         if path.exists():
-            spectra[row.title] = read_json(path)
+            spectra[row.title] = read_json(path, run=run.identity())
         else:
             notes.append(f"{row.title}: not inspected yet.")
     if reader.study.seeds > 1:

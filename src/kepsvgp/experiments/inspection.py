@@ -57,7 +57,7 @@ def inspect_run(
     some = chosen.subset(torch.arange(min(examples, len(chosen))))
     model = run.model(checkpoint)
     inspection = inspect_model(model, batches(some, 16), split=split, seed=run.config().seed)
-    write_json(run.path / INSPECT_FILE, inspection.model_dump())
+    write_json(run.path / INSPECT_FILE, inspection.model_dump(), run=run.identity())
     return inspection
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from kepsvgp.configfile import check_config
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors, read_json, read_json_lines, read_tree
+from kepsvgp.files import RUN, check_run, check_tensors, read_json, read_json_lines, read_tree
 from kepsvgp.report.spectra import Spectra, read_spectra
 
 # {checkpoint: {method: {split: {metric: value}}}}
@@ -113,12 +113,14 @@ class Run:
     def predictions(self, checkpoint: str, method: str, split: str) -> SplitPredictions | None:
         """The predictions for a split, by position; None where there are none."""
         path = self.folder / "predictions" / checkpoint / method / f"{split}.safetensors"
-        return read_predictions(path) if path.exists() else None
+        name = self.record.get(RUN, "")
+        return read_predictions(path, run=name) if path.exists() else None
 
 
-def read_predictions(path: Path) -> SplitPredictions:
-    """One file of predictions; a damaged one is a `UserError` that names it."""
-    check_tensors(path, "predictions", "Write it again with `kepsvgp evaluate`.")
+def read_predictions(path: Path, *, run: str = "") -> SplitPredictions:
+    """One file of predictions; a damaged one, or one of another run, is named by a `UserError`."""
+    remedy = "Write it again with `kepsvgp evaluate`."
+    check_run(path, check_tensors(path, "predictions", remedy).get(RUN), run, remedy)
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -157,13 +159,14 @@ def read_run(folder: Path) -> Run:
     record_file = folder / "run.json"
     record = read_json(record_file, "classes") if record_file.exists() else {}
     check_config(folder / "config.toml", record)
+    name = record.get(RUN, "")
     return Run(
         folder=folder,
         config=_read_toml(folder / "config.toml"),
-        metrics=read_tree(folder / "metrics.json", 3),
+        metrics=read_tree(folder / "metrics.json", 3, run=name),
         record=record,
-        history=read_json_lines(folder / "history.jsonl"),
-        spectra=read_spectra(folder),
+        history=read_json_lines(folder / "history.jsonl", run=name),
+        spectra=read_spectra(folder, run=name),
     )
 
 

@@ -95,13 +95,13 @@ class Spectra(Section):
     layers: list[LayerSpectrum]
 
 
-def read_spectra(run: Path) -> Spectra | None:
-    """The spectra in a run folder; None where `kepsvgp inspect` has not been run."""
-    path = run / FILE_NAME
+def read_spectra(folder: Path, *, run: str = "") -> Spectra | None:
+    """The spectra in the folder of a run; None where `kepsvgp inspect` has not been run."""
+    path = folder / FILE_NAME
     if not path.exists():
         return None
     try:
-        return Spectra.model_validate(read_json(path))
+        return Spectra.model_validate(read_json(path, run=run))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -85,7 +85,7 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
         known = run.predictions_file(config.train.select, config.method, "val")
         # a threshold is one for so many samples, drawn like this
         if settings == config.prediction and seed == config.seed and known.is_file():
-            return Prediction.load(known)
+            return Prediction.load(known, run=run.identity())
         return _predict_examples(model, run.benchmark().val, settings, seed)
 
     return Server(run.path, record["task"], run.classes(), load, answer, calibrate)
