@@ -1,0 +1,170 @@
+"""Fills the tables of docs/results.md and README.md from the files beside this one.
+
+    python results/page.py
+
+A block between `<!-- NAME -->` and `<!-- end -->` is replaced by what `BLOCKS` makes under that
+name. A test fails when a page says anything else.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent
+ROOT = RESULTS.parent
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "decisions.md", ROOT / "README.md")
+BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+# which weights of a run are measured, and what the files of such tables end in
+RULES = {"best validation score": "", "best validation NLL": "-nll", "last epoch": "-last"}
+COMPARED = ("msp", "kep", "deep_ensembles", "kep_ensembles")
+
+
+def table(path: str) -> dict[str, Any]:
+    """A table that `kepsvgp reproduce` wrote."""
+    return json.loads((RESULTS / path).with_suffix(".json").read_text())
+
+
+def markdown(path: str) -> str:
+    """The cells of such a table as it wrote them: ours above the paper's."""
+    text = (RESULTS / path).with_suffix(".md").read_text().split("## The paper's claims")[0]
+    return "\n".join(line for line in text.split("\n") if line.startswith("|")) + "\n"
+
+
+def ours(path: str) -> str:
+    """The same without the paper's numbers."""
+    lines = markdown(path).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("| *paper*"))
+
+
+def counts(path: str) -> str:
+    """How many of the paper's claims hold, as the table says it."""
+    text = (RESULTS / path).with_suffix(".md").read_text()
+    (line,) = (line for line in text.split("\n") if line.startswith("Of "))
+    return line + "\n"
+
+
+def differences(path: str) -> str:
+    """The rows that the paper compares: their difference in each metric, with its interval.
+
+    Bold where the interval has no zero in it.
+    """
+    found = table(path)
+    scales = {column["key"]: column["scale"] for column in found["columns"]}
+    titles = {row["key"]: row["title"] for row in found["rows"]}
+    pairs: dict[tuple[str, str], dict[str, str]] = {}
+    for claim in found["claims"]:
+        pair = claim["better"], claim["worse"]
+        ours, scale = claim["ours"], scales[claim["column"]]
+        if ours is None:
+            continue
+        ends = [ours[name] * scale for name in ("difference", "low", "high")]
+        # a pair is told in one order, whichever side the paper's numbers put first
+        if not pair[0].startswith("kep"):
+            pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
+        middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
+        text = f"{middle} [{low}, {high}]"
+        certain = ends[1] > 0 or ends[2] < 0
+        pairs.setdefault(pair, {})[claim["column"]] = f"**{text}**" if certain else text
+    lines = [
+        "| | " + " | ".join(column["title"] for column in found["columns"]) + " |",
+        "| --- |" + " ---: |" * len(found["columns"]),
+    ]
+    for (first, second), cells in pairs.items():
+        values = " | ".join(cells.get(column["key"], "–") for column in found["columns"])
+        lines.append(f"| {titles[first]} − {titles[second]} | {values} |")
+    return "\n".join(lines) + "\n"
+
+
+def selection(path: str, rows: tuple[str, ...]) -> str:
+    """Some rows of a table under each rule that chooses the weights."""
+    tables = {rule: table(path + suffix) for rule, suffix in RULES.items()}
+    columns = next(iter(tables.values()))["columns"]
+    lines = [
+        "| weights of the | method | " + " | ".join(c["title"] for c in columns) + " |",
+        "| --- | --- |" + " ---: |" * len(columns),
+    ]
+    for rule, found in tables.items():
+        titles = {row["key"]: row["title"] for row in found["rows"]}
+        cells = {(cell["row"], cell["column"]): cell for cell in found["cells"]}
+        for row in rows:
+            texts = [cell_text(cells[row, c["key"]], c["scale"]) for c in columns]
+            lines.append(f"| {rule} | {titles[row]} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+# trials of one seed on CoLA with the paper's schedule; most were stopped early
+TRIALS = {
+    "softmax": "softmax",
+    "softmax-dropout0.1": "softmax, dropout 0.1",
+    "softmax-dropout0.5": "softmax, dropout 0.5",
+    "landmark": "KEP: landmarks, joint noise, KL / N",
+    "dropout0.1": "… dropout 0.1",
+    "dropout0.5": "… dropout 0.5",
+    "all-layers": "… in both layers",
+    "token": "… noise by token",
+    "scale1": "… initial scale 1",
+    "kl100": "… KL · 100 / N",
+    "whole-kl": "… whole KL",
+    "authors": "… noise by token, whole KL, average of logits",
+}
+
+
+def trials() -> str:
+    """What validation data say of each trial on CoLA."""
+    lines = [
+        "| dropout 0.3 unless said | epochs | MCC, NLL at 20 | best MCC | its NLL | least NLL |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, title in TRIALS.items():
+        text = (RESULTS / "trials50" / name / "history.jsonl").read_text()
+        values = [json.loads(line)["val"] for line in text.splitlines()]
+        best = max(values, key=lambda val: val["mcc"])
+        # two trials were stopped some epochs before the others
+        early = values[19] if len(values) >= 20 else None
+        after = "–" if early is None else f"{early['mcc']:.3f}, {early['nll']:.3f}"
+        least = min(val["nll"] for val in values)
+        lines.append(
+            f"| {title} | {len(values)} | {after} | {best['mcc']:.3f} | {best['nll']:.3f} "
+            f"| {least:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def cell_text(cell: dict[str, Any], scale: float) -> str:
+    """Mean ± standard deviation, as the tables have it."""
+    text = f"{cell['mean'] * scale:.2f}"
+    return text if cell["sd"] is None else f"{text} ± {cell['sd'] * scale:.2f}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "cola-trials": trials,
+    "cola-table1": partial(markdown, "cola/tables/table1-cola-paper"),
+    "cola-differences": partial(differences, "cola/tables/table1-cola-paper"),
+    "cola-counts": partial(counts, "cola/tables/table1-cola-paper"),
+    "cola-table2": partial(ours, "cola/tables/table2-cola-paper"),
+    "cola-table7": partial(markdown, "cola/tables/table7-cola-paper"),
+    "cola-selection": partial(selection, "cola/tables/table1-cola-paper", COMPARED),
+    "cola-elbo": partial(selection, "cola-elbo/tables/table1-cola-paper", ("msp", "kep")),
+    "readme": partial(ours, "cola/tables/table1-cola-paper"),
+}
+
+
+def filled(text: str) -> str:
+    """A page with its blocks as the files have them now."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found['name']]()}\n", text)
+
+
+def main() -> int:
+    """Writes the pages."""
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

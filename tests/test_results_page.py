@@ -1,0 +1,129 @@
+"""docs/results.md and the README's table say what the files in `results/` say, and nothing else."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "results.md"
+
+spec = importlib.util.spec_from_file_location("page", RESULTS / "page.py")
+assert spec is not None
+assert spec.loader is not None
+page = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(page)
+
+
+@pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
+def test_tables_are_those_of_the_files(path) -> None:
+    text = path.read_text()
+    assert page.filled(text) == text, "run: python results/page.py"
+
+
+def test_every_table_of_results_is_filled_from_files() -> None:
+    rest = page.BLOCK.sub("", PAGE.read_text())
+    assert not [line for line in rest.splitlines() if line.startswith("| ") and "." in line]
+
+
+def test_block_of_a_changed_file_would_be_noticed() -> None:
+    text = PAGE.read_text()
+    (first,) = re.findall(r"^\| MSP \| (\d+\.\d\d) ±", text, flags=re.MULTILINE)[:1]
+    changed = text.replace(first, f"{float(first) + 0.01:.2f}", 1)
+    assert page.filled(changed) == text
+
+
+def test_every_table_names_runs_whose_files_are_there() -> None:
+    tables = sorted(RESULTS.glob("*/tables/*.json"))
+    assert tables
+    for path in tables:
+        runs = {
+            run for row in page.table(str(path.relative_to(RESULTS)))["rows"] for run in row["runs"]
+        }
+        assert runs
+        for run in runs:
+            for name in ("config.toml", "metrics.json", "history.jsonl", "run.json"):
+                assert (path.parents[1] / "runs" / run / name).exists(), f"{path}: {run}/{name}"
+
+
+TEXT = " ".join(PAGE.read_text().split())
+TABLE1 = "cola/tables/table1-cola-paper"
+
+
+def means(path: str, row: str) -> dict[str, float]:
+    """The means of a row in the table's units."""
+    found = page.table(path)
+    scales = {column["key"]: column["scale"] for column in found["columns"]}
+    return {
+        cell["column"]: cell["mean"] * scales[cell["column"]]
+        for cell in found["cells"]
+        if cell["row"] == row
+    }
+
+
+def gains(path: str, first: str, second: str) -> dict[str, tuple[bool, bool]]:
+    """Whether the first row is better than the second, and whether that is beyond noise."""
+    found = {}
+    for claim in page.table(path)["claims"]:
+        if {claim["better"], claim["worse"]} == {first, second}:
+            holds = claim["verdict"].startswith("holds")
+            is_first = holds == (claim["better"] == first)
+            found[claim["column"]] = is_first, "noise" not in claim["verdict"]
+    return found
+
+
+def test_results_tell_how_kep_stands_to_softmax() -> None:
+    found = gains(TABLE1, "kep", "msp")
+    ahead = {metric for metric, (better, _) in found.items() if better}
+    certain = {metric for metric, (_, sure) in found.items() if sure}
+    assert ahead == {"mcc", "aurc", "auroc"}
+    assert certain == {"ece", "nll", "brier"}
+    assert "KEP-SVGP is ahead in MCC, AURC and AUROC, all within noise, behind in FPR95" in TEXT
+    assert "within noise, and behind in ECE, NLL and Brier score beyond it" in TEXT
+
+
+def test_results_tell_what_hangs_on_the_rule() -> None:
+    rules = {rule: TABLE1 + suffix for rule, suffix in page.RULES.items()}
+    kep, msp = ({rule: means(path, row) for rule, path in rules.items()} for row in ("kep", "msp"))
+    nll = {rule: (kep[rule]["nll"], msp[rule]["nll"]) for rule in rules}
+    score, least, last = (nll[rule] for rule in rules)
+    assert f"an NLL of {least[1]:.2f} or {last[1]:.2f} for softmax" in TEXT
+    assert f"worse in NLL than softmax ({score[0]:.2f} against {score[1]:.2f})" in TEXT
+    assert f"{least[0]:.2f}" == f"{least[1]:.2f}"
+    assert f"they are equal ({least[0]:.2f} both)" in TEXT
+    assert last[0] < last[1]
+    assert f"KEP-SVGP is better ({last[0]:.2f} against {last[1]:.2f})" in TEXT
+    for rule, path in rules.items():
+        many = means(path, "deep_ensembles")
+        for metric in ("aurc", "nll"):
+            assert many[metric] < min(kep[rule][metric], msp[rule][metric])
+        assert abs(kep[rule]["mcc"] - msp[rule]["mcc"]) < 1
+
+
+def test_results_tell_what_the_elbo_gave() -> None:
+    for suffix in page.RULES.values():
+        path = f"cola-elbo/tables/table1-cola-paper{suffix}"
+        kep, msp = means(path, "kep"), means(path, "msp")
+        assert kep["mcc"] < msp["mcc"]
+        assert all(kep[metric] > msp[metric] for metric in ("aurc", "ece", "nll", "brier", "auroc"))
+    assert "worse than softmax in MCC, AURC, ECE, NLL and Brier score under every rule" in TEXT
+
+
+def test_results_tell_how_one_model_stands_to_five() -> None:
+    one = means("cola/tables/table7-cola-paper", "kep_temperature")
+    five = means(TABLE1, "deep_ensembles")
+    softmax = means(TABLE1, "temperature")
+    told = f"has NLL {one['nll']:.2f} and ECE {one['ece']:.2f} where five softmax models have"
+    assert f"{told} {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
+    assert f"in AURC it has {one['aurc']:.2f} against {five['aurc']:.2f}" in TEXT
+    assert f"has {softmax['nll']:.2f} and {softmax['ece']:.2f}" in TEXT
+
+
+def test_the_layer_of_the_table_is_silent() -> None:
+    """The last KL of every run in the table, which the page says is that of the prior."""
+    for run in (RESULTS / "cola" / "runs").glob("cola-kep-*"):
+        last = (run / "history.jsonl").read_text().splitlines()[-1]
+        assert abs(json.loads(last)["train"]["kl"]) < 1e-4
