@@ -150,6 +150,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-table7": partial(markdown, "cola/tables/table7-cola-paper"),
     "cola-selection": partial(selection, "cola/tables/table1-cola-paper", COMPARED),
     "cola-elbo": partial(selection, "cola-elbo/tables/table1-cola-paper", ("msp", "kep")),
+    "imdb-table1": partial(markdown, "imdb/tables/table1-imdb-small"),
+    "imdb-differences": partial(differences, "imdb/tables/table1-imdb-small"),
+    "imdb-counts": partial(counts, "imdb/tables/table1-imdb-small"),
+    "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
     "readme": partial(ours, "cola/tables/table1-cola-paper"),
 }
 

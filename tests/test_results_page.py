@@ -127,3 +127,61 @@ def test_the_layer_of_the_table_is_silent() -> None:
     for run in (RESULTS / "cola" / "runs").glob("cola-kep-*"):
         last = (run / "history.jsonl").read_text().splitlines()[-1]
         assert abs(json.loads(last)["train"]["kl"]) < 1e-4
+
+
+IMDB = "imdb/tables/table1-imdb-small"
+
+
+def test_results_tell_how_kep_stands_on_imdb() -> None:
+    found = gains(IMDB, "kep", "msp")
+    ahead = {metric for metric, (better, _) in found.items() if better}
+    certain = {metric for metric, (_, sure) in found.items() if sure}
+    assert ahead == {"accuracy", "ece", "nll", "brier"}
+    assert certain == {"ece"}
+    told = (
+        "ahead of softmax in accuracy, ECE, NLL and Brier score, of which ECE is beyond noise, and"
+    )
+    assert f"{told} behind in AURC, AUROC and FPR95, all within noise" in TEXT
+    assert set(gains(IMDB, "kep", "deep_ensembles").values()) == {(False, True)}
+
+
+def test_results_tell_how_one_model_stands_to_three_on_imdb() -> None:
+    one = means("imdb/tables/table7-imdb-small", "kep_temperature")
+    many, softmax = means(IMDB, "deep_ensembles"), means(IMDB, "temperature")
+    for metric, before, after in (
+        ("ece", "reaches its ECE (", ")"),
+        ("nll", "not its NLL (", ")"),
+        ("aurc", "or its AURC (", ")"),
+    ):
+        assert f"{before}{one[metric]:.2f} against {many[metric]:.2f}{after}" in TEXT
+    assert one["ece"] < many["ece"]
+    assert abs(softmax["nll"] - one["nll"]) < 0.05
+    for row in ("msp", "kep"):
+        below = [
+            cell["paper"]["mean"] - 100 * cell["mean"]
+            for cell in page.table(IMDB)["cells"]
+            if (cell["row"], cell["column"]) == (row, "accuracy")
+        ]
+        assert 4 <= below[0] <= 5
+
+
+def test_imdb_has_not_overfitted() -> None:
+    """The epochs that were kept are those of the least NLL, or nearly."""
+    for run in (RESULTS / "imdb" / "runs").iterdir():
+        lines = (run / "history.jsonl").read_text().splitlines()
+        values = [json.loads(line)["val"] for line in lines]
+        best = max(values, key=lambda val: val["accuracy"])
+        assert best["nll"] < min(val["nll"] for val in values) + 0.002
+
+
+def test_results_tell_the_sizes_of_the_sets() -> None:
+    for data, told in (
+        ("cola", "{train:,} sentences to train on, {val} to choose epochs"),
+        (
+            "imdb",
+            "Trained on {train:,} reviews, chosen on {val:,}, measured on the official {test:,}",
+        ),
+    ):
+        for run in (RESULTS / data / "runs").iterdir():
+            sizes = json.loads((run / "run.json").read_text())["splits"]["sizes"]
+            assert told.format(**sizes) in TEXT
