@@ -1,4 +1,4 @@
-"""Fills the tables of docs/results.md and README.md from the files beside this one.
+"""Fills tables of docs/results.md, docs/decisions.md and README.md from the files beside this one.
 
     python results/page.py
 
@@ -99,18 +99,18 @@ def selection(path: str, rows: tuple[str, ...]) -> str:
 
 # trials of one seed on CoLA with the paper's schedule; most were stopped early
 TRIALS = {
-    "softmax": "softmax",
-    "softmax-dropout0.1": "softmax, dropout 0.1",
-    "softmax-dropout0.5": "softmax, dropout 0.5",
-    "landmark": "KEP: landmarks, joint noise, KL / N",
-    "dropout0.1": "… dropout 0.1",
-    "dropout0.5": "… dropout 0.5",
-    "all-layers": "… in both layers",
-    "token": "… noise by token",
-    "scale1": "… initial scale 1",
-    "kl100": "… KL · 100 / N",
-    "whole-kl": "… whole KL",
-    "authors": "… noise by token, whole KL, average of logits",
+    "cola/runs/cola-msp-s0-76122b1af2": "softmax",
+    "trials50/softmax-dropout0.1": "softmax, dropout 0.1",
+    "trials50/softmax-dropout0.5": "softmax, dropout 0.5",
+    "cola-elbo/runs/cola-kep-s0-a91633d63c": "KEP: landmarks, joint noise, KL / N",
+    "trials50/dropout0.1": "… dropout 0.1",
+    "trials50/dropout0.5": "… dropout 0.5",
+    "trials50/all-layers": "… in both layers",
+    "trials50/token": "… noise by token",
+    "trials50/scale1": "… initial scale 1",
+    "trials50/kl100": "… KL · 100 / N",
+    "trials50/whole-kl": "… whole KL",
+    "trials50/authors": "… noise by token, whole KL, average of logits",
 }
 
 
@@ -121,10 +121,10 @@ def trials() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, title in TRIALS.items():
-        text = (RESULTS / "trials50" / name / "history.jsonl").read_text()
+        text = (RESULTS / name / "history.jsonl").read_text()
         values = [json.loads(line)["val"] for line in text.splitlines()]
         best = max(values, key=lambda val: val["mcc"])
-        # two trials were stopped some epochs before the others
+        # one trial was stopped before its twentieth epoch
         early = values[19] if len(values) >= 20 else None
         after = "–" if early is None else f"{early['mcc']:.3f}, {early['nll']:.3f}"
         least = min(val["nll"] for val in values)

@@ -1,7 +1,7 @@
-"""Numbers below 10⁻³⁸, which a processor treats a hundred times slower than others.
+"""Numbers below 10⁻³⁸, with which a processor computes many times slower.
 
 Training makes them: embeddings of tokens that no training text has shrink under weight decay,
-and Adam's moments of them with their square. On CoLA a step then took five times as long.
+and Adam's moments of them with their square. A late epoch on CoLA took three times as long.
 """
 
 from collections.abc import Iterator
