@@ -1,5 +1,8 @@
 """Layers whose tokens are spread over real processes, against one process that has them all."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,6 +142,32 @@ def test_processes_share_draws(parts) -> None:
     first, *others = (part["drawn"] for part in parts[CASES[0]])
     for other in others:
         assert_close(other, first, rtol=0, atol=0)
+
+
+_TRAINED_AND_LEFT = """
+import os, sys
+import torch
+import torch.distributed as dist
+from kepsvgp.attention import KEPAttention, sequence_parallel
+store = dist.FileStore(sys.argv[1], 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = sequence_parallel(KEPAttention(4, 2, rank=2))
+torch.optim.Adam(model.parameters())
+del model
+dist.destroy_process_group()
+print(*(open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc, which Linux has")
+def test_no_thread_of_a_group_outlives_it(tmp_path: Path) -> None:
+    # one that does aborts the process as it ends, now and then
+    command = [sys.executable, "-c", _TRAINED_AND_LEFT, str(tmp_path / "store")]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "gloo" not in done.stdout
 
 
 def test_sequence_parallel_wants_processes() -> None:

@@ -17,6 +17,11 @@ loss, which is what pooling over all tokens leads to, average gradients of param
 """
 
 import torch.distributed as dist
+
+# Its default arguments keep the group that exists when it is first imported, and with it threads
+# that outlive `destroy_process_group` and abort the process as it ends. Torch's optimisers import
+# it late, mostly after the group was made; so it is imported here.
+import torch.distributed.nn.functional  # noqa: F401
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
