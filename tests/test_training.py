@@ -147,6 +147,18 @@ def test_history_s_terms_add_up(digits, tmp_path) -> None:
         assert_close(terms["total"], terms["nll"] + penalties, rtol=1e-5, atol=1e-6)
 
 
+def test_weight_of_the_kl_is_that_of_kep_layers_alone(digits, tmp_path) -> None:
+    def totals(method: str, kl_weight: float) -> list[float]:
+        values = small(epochs=1).model_dump()
+        config = parse_config(values | {"method": method, "objective": {"kl_weight": kl_weight}})
+        run = train(config, digits, tmp_path / f"{method}-{kl_weight}")
+        return [entry["train"]["total"] for entry in run.history()]
+
+    # SGPA's bound has one KL for every sequence, and no weight that was chosen for KEP
+    assert totals("sgpa", 100.0) == totals("sgpa", 1.0)
+    assert totals("kep", 100.0) > totals("kep", 1.0)
+
+
 def test_training_learns_digits(tmp_path) -> None:
     config = parse_config(
         {

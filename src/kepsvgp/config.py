@@ -262,7 +262,8 @@ class ObjectiveConfig(Section):
 
     Attributes:
         ksvd_weight: η, the weight of the KSVD loss.
-        kl_weight: Weight of KL / num_train; 1 is the evidence lower bound.
+        kl_weight: Weight of KL / num_train of KEP layers; 1 is the evidence lower bound. Baselines
+            with a bound of their own, SGPA and SV-DKL, always have that.
     """
 
     ksvd_weight: NonNegativeFloat = 1.0
@@ -354,6 +355,11 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     prediction: PredictionConfig = PredictionConfig()
     versions: dict[str, str] = {}
+
+    @property
+    def kl_weight(self) -> float:
+        """The weight of the method's KL."""
+        return self.objective.kl_weight if self.method == "kep" else 1.0
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":

@@ -218,7 +218,7 @@ def _backward(session: _Session, batch: Batch) -> dict[str, float]:
                 session.model,
                 num_train=len(session.benchmark.train),
                 ksvd_weight=config.objective.ksvd_weight,
-                kl_weight=config.objective.kl_weight,
+                kl_weight=config.kl_weight,
             )
             session.accelerator.backward(losses.total / parts)
         for name, value in losses._asdict().items():

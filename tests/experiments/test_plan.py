@@ -68,6 +68,15 @@ def test_run_name_does_not_depend_on_what_the_method_ignores() -> None:
     assert run_name(plain) == run_name(other)
 
 
+@pytest.mark.parametrize("method", ["msp", "sgpa", "svdkl"])
+def test_run_of_a_baseline_does_not_depend_on_kep_s_objective(method) -> None:
+    plain, other = (
+        normalised(config(method=method, objective=objective))
+        for objective in ({}, {"ksvd_weight": 5.0, "kl_weight": 7.0})
+    )
+    assert run_name(plain) == run_name(other)
+
+
 @pytest.mark.parametrize(
     "change",
     [

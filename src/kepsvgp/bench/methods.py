@@ -200,7 +200,7 @@ def _training_turn(
                 model,
                 num_train=num_train,
                 ksvd_weight=config.objective.ksvd_weight,
-                kl_weight=config.objective.kl_weight,
+                kl_weight=config.kl_weight,
             )
             optimizer.zero_grad()
             terms.total.backward()

@@ -165,7 +165,7 @@ def normalised(config: RunConfig) -> RunConfig:
     if config.method == "kep" and model.kep.merge == "auto":
         merge = "add" if config.data.name in ("imdb", "cola", "csv") else "concat"
         changes["kep"] = model.kep.model_copy(update={"merge": merge})
-    objective = ObjectiveConfig() if config.method == "msp" else config.objective
+    objective = config.objective if attention in ("kep", "primal") else ObjectiveConfig()
     return config.model_copy(
         update={"model": model.model_copy(update=changes), "objective": objective}
     )

@@ -133,15 +133,14 @@ class _Stepper:
 
     def step(self, batch: Batch) -> tuple[float, float]:
         """Seconds of the forward pass with the loss, and of the whole step."""
-        objective = self.config.objective
         start = self._now()
         terms = loss(
             call(self.model, batch.inputs),
             batch.labels,
             self.model,
             num_train=self.num_train,
-            ksvd_weight=objective.ksvd_weight,
-            kl_weight=objective.kl_weight,
+            ksvd_weight=self.config.objective.ksvd_weight,
+            kl_weight=self.config.kl_weight,
         )
         middle = self._now()
         terms.total.backward()
