@@ -142,6 +142,7 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
     "cola-trials": trials,
     "cola-table1": partial(markdown, "cola/tables/table1-cola-paper"),
     "cola-differences": partial(differences, "cola/tables/table1-cola-paper"),
