@@ -48,14 +48,13 @@ def counts(path: str) -> str:
     return line + "\n"
 
 
-def differences(path: str) -> str:
+def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
     """The rows that the paper compares: their difference in each metric, with its interval.
 
     Bold where the interval has no zero in it.
     """
     found = table(path)
     scales = {column["key"]: column["scale"] for column in found["columns"]}
-    titles = {row["key"]: row["title"] for row in found["rows"]}
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for claim in found["claims"]:
         pair = claim["better"], claim["worse"]
@@ -64,19 +63,40 @@ def differences(path: str) -> str:
             continue
         ends = [ours[name] * scale for name in ("difference", "low", "high")]
         # a pair is told in one order, whichever side the paper's numbers put first
-        if not pair[0].startswith("kep"):
+        if pair[::-1] in pairs or not pair[0].startswith(("kep", "concat")):
             pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
         middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
         text = f"{middle} [{low}, {high}]"
         certain = ends[1] > 0 or ends[2] < 0
         pairs.setdefault(pair, {})[claim["column"]] = f"**{text}**" if certain else text
+    return pairs
+
+
+def differences(path: str) -> str:
+    """All pairs of a table."""
+    found = table(path)
+    titles = {row["key"]: row["title"] for row in found["rows"]}
+    lines = {
+        f"{titles[first]} − {titles[second]}": cells
+        for (first, second), cells in compared(path).items()
+    }
+    return _lines(found["columns"], lines)
+
+
+def differences_by_rule(path: str, pair: tuple[str, str]) -> str:
+    """One pair under each rule that chooses the weights."""
+    lines = {rule: compared(path + suffix)[pair] for rule, suffix in RULES.items()}
+    return _lines(table(path)["columns"], lines)
+
+
+def _lines(columns: list[dict[str, Any]], rows: dict[str, dict[str, str]]) -> str:
     lines = [
-        "| | " + " | ".join(column["title"] for column in found["columns"]) + " |",
-        "| --- |" + " ---: |" * len(found["columns"]),
+        "| | " + " | ".join(column["title"] for column in columns) + " |",
+        "| --- |" + " ---: |" * len(columns),
     ]
-    for (first, second), cells in pairs.items():
-        values = " | ".join(cells.get(column["key"], "–") for column in found["columns"])
-        lines.append(f"| {titles[first]} − {titles[second]} | {values} |")
+    for title, cells in rows.items():
+        values = " | ".join(cells.get(column["key"], "–") for column in columns)
+        lines.append(f"| {title} | {values} |")
     return "\n".join(lines) + "\n"
 
 
@@ -141,8 +161,11 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
     return text if cell["sd"] is None else f"{text} ± {cell['sd'] * scale:.2f}"
 
 
+COLA_SMALL = "cola-small/tables/table1-cola-small"
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
+    "cola-defaults": partial(ours, "cola-small/tables/defaults-cola-small"),
     "cola-trials": trials,
     "cola-table1": partial(markdown, "cola/tables/table1-cola-paper"),
     "cola-differences": partial(differences, "cola/tables/table1-cola-paper"),
@@ -151,6 +174,19 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-table7": partial(markdown, "cola/tables/table7-cola-paper"),
     "cola-selection": partial(selection, "cola/tables/table1-cola-paper", COMPARED),
     "cola-elbo": partial(selection, "cola-elbo/tables/table1-cola-paper", ("msp", "kep")),
+    "cola-small-table1": partial(ours, COLA_SMALL),
+    "cola-small-differences": partial(differences_by_rule, COLA_SMALL, ("kep", "msp")),
+    "cola-small-selection": partial(selection, COLA_SMALL, COMPARED),
+    "cifar10-table1": partial(markdown, "cifar10/tables/table1-cifar10-small"),
+    "cifar10-differences": partial(differences, "cifar10/tables/table1-cifar10-small"),
+    "cifar10-counts": partial(counts, "cifar10/tables/table1-cifar10-small"),
+    "cifar10-selection": partial(selection, "cifar10/tables/table1-cifar10-small", COMPARED),
+    "cifar10-table2": partial(markdown, "cifar10/tables/table2-cifar10-small"),
+    "cifar10-table2-differences": partial(differences, "cifar10/tables/table2-cifar10-small"),
+    "cifar10-table3": partial(markdown, "cifar10/tables/table3-cifar10-small"),
+    "cifar10-table3-differences": partial(differences, "cifar10/tables/table3-cifar10-small"),
+    "cifar10-table9": partial(markdown, "cifar10/tables/table9-cifar10-small"),
+    "cifar10-table9-differences": partial(differences, "cifar10/tables/table9-cifar10-small"),
     "imdb-table1": partial(markdown, "imdb/tables/table1-imdb-small"),
     "imdb-differences": partial(differences, "imdb/tables/table1-imdb-small"),
     "imdb-counts": partial(counts, "imdb/tables/table1-imdb-small"),

@@ -122,6 +122,44 @@ def test_results_tell_how_one_model_stands_to_five() -> None:
     assert f"has {softmax['nll']:.2f} and {softmax['ece']:.2f}" in TEXT
 
 
+COLA_SMALL = "cola-small/tables/table1-cola-small"
+
+
+def test_results_tell_what_ten_epochs_gave() -> None:
+    """Calibration beyond noise under two rules; all seven, within noise, under the third."""
+    found = {rule: gains(COLA_SMALL + suffix, "kep", "msp") for rule, suffix in page.RULES.items()}
+    calibrated = {"ece": (True, True), "nll": (True, True), "brier": (True, True)}
+    for rule in ("best validation score", "last epoch"):
+        sure = {metric: gain for metric, gain in found[rule].items() if gain[1]}
+        assert sure == calibrated
+    assert set(found["best validation NLL"].values()) == {(True, False)}
+    assert "ahead in all seven metrics, all of them within noise" in TEXT
+    scaled = means(COLA_SMALL, "temperature")
+    assert f"(NLL {scaled['nll']:.2f}, ECE {scaled['ece']:.2f})" in TEXT
+    one, five = (means(COLA_SMALL + "-last", row) for row in ("kep", "deep_ensembles"))
+    told = f"NLL {one['nll']:.2f} and ECE {one['ece']:.2f} at the last epoch where the five"
+    assert f"{told} softmax models have {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
+    assert f"but AURC {one['aurc']:.2f} against {five['aurc']:.2f}" in TEXT
+
+
+def test_decisions_tell_what_won_on_cola() -> None:
+    path = "cola-small/tables/defaults-cola-small"
+    rows = {row["key"] for row in page.table(path)["rows"]} - {"msp"}
+    found = {row: means(path, row) for row in rows}
+    for metric, place in (("aurc", 0), ("nll", 0), ("mcc", 1), ("fpr95", 1), ("brier", 1)):
+        order = sorted(rows, key=lambda row: found[row][metric], reverse=metric == "mcc")
+        assert order[place] == "authors"
+    assert found["dual"]["nll"] < found["landmark"]["nll"]
+    digits = "defaults/tables/defaults-digits-small"
+    assert means(digits, "dual")["nll"] < means(digits, "landmark")["nll"]
+    # what the two data sets contradict each other on
+    for change in ("token", "whole_kl"):
+        gain = [
+            means(data, change)["aurc"] < means(data, "landmark")["aurc"] for data in (path, digits)
+        ]
+        assert gain[0] != gain[1]
+
+
 def test_decisions_tell_what_denormals_cost() -> None:
     run = RESULTS / "cola" / "runs" / "cola-msp-s0-76122b1af2"
     lines = (run / "history.jsonl").read_text().splitlines()
