@@ -68,7 +68,7 @@ def gains(path: str, first: str, second: str) -> dict[str, tuple[bool, bool]]:
     """Whether the first row is better than the second, and whether that is beyond noise."""
     found = {}
     for claim in page.table(path)["claims"]:
-        if {claim["better"], claim["worse"]} == {first, second}:
+        if claim["ours"] and {claim["better"], claim["worse"]} == {first, second}:
             holds = claim["verdict"].startswith("holds")
             is_first = holds == (claim["better"] == first)
             found[claim["column"]] = is_first, "noise" not in claim["verdict"]
@@ -219,6 +219,68 @@ def test_imdb_has_not_overfitted() -> None:
         best = max(values, key=lambda val: val["accuracy"])
         # a tenth of what lies between the seeds
         assert best["nll"] < min(val["nll"] for val in values) + 0.002
+
+
+CIFAR10 = "cifar10/tables/table1-cifar10-small"
+
+
+def metrics(found: dict[str, tuple[bool, bool]], *, better: bool, sure: bool) -> set[str]:
+    return {metric for metric, gain in found.items() if gain == (better, sure)}
+
+
+def test_paper_has_kep_ahead_of_softmax_everywhere() -> None:
+    for path in page.TABLE1.values():
+        claims = page.table(path)["claims"]
+        pairs = [c for c in claims if {c["better"], c["worse"]} == {"kep", "msp"}]
+        assert [claim["better"] for claim in pairs] == ["kep"] * 7
+
+
+def test_results_tell_how_kep_stands_on_cifar10() -> None:
+    assert {"ece"} == metrics(gains(CIFAR10, "kep", "msp"), better=False, sure=False)
+    six = {"accuracy", "aurc", "auroc", "fpr95", "nll", "brier"}
+    for suffix in page.RULES.values():
+        assert metrics(gains(CIFAR10 + suffix, "kep", "msp"), better=True, sure=True) == six
+    ensembles = gains(CIFAR10, "kep_ensembles", "deep_ensembles")
+    four = {"accuracy", "aurc", "nll", "brier"}
+    assert metrics(ensembles, better=True, sure=True) == four
+    assert "six of the seven metrics, all six beyond noise" in TEXT
+    one, many = means(CIFAR10, "kep"), means(CIFAR10, "deep_ensembles")
+    told = ", ".join(f"{m.upper()} {one[m]:.2f} against {many[m]:.2f}" for m in ("aurc", "nll"))
+    assert f"{told}, though ECE {one['ece']:.2f} against {many['ece']:.2f}" in TEXT
+
+
+def test_results_tell_how_kep_stands_under_corruption() -> None:
+    found = gains("cifar10/tables/table2-cifar10-small", "kep", "msp")
+    assert metrics(found, better=True, sure=True) == {"nll", "brier"}
+    assert metrics(found, better=True, sure=False) == {"accuracy", "aurc", "auroc", "fpr95"}
+
+
+def test_results_tell_how_foreign_images_are_told_apart() -> None:
+    path = "cifar10/tables/table3-cifar10-small"
+    found = gains(path, "kep", "msp")
+    svhn = {metric for metric in found if metric.endswith("svhn")}
+    assert metrics(found, better=False, sure=True) == svhn
+    rows = ("msp", "kfllla", "kep", "deep_ensembles", "kep_ensembles")
+    for metric in svhn:
+        assert all(means(path, "svdkl")[metric] > means(path, row)[metric] for row in rows)
+    for metric in (metric for metric in found if metric.endswith("cifar100")):
+        assert all(means(path, "svdkl")[metric] < means(path, row)[metric] for row in rows)
+
+
+def test_dual_projection_was_chosen_on_validation_data() -> None:
+    """As the page tells it: the first four epochs of the first seed, against softmax's."""
+    runs = RESULTS / "cifar10" / "runs"
+    for epoch in range(4):
+        kep, msp = (
+            json.loads((run / "history.jsonl").read_text().splitlines()[epoch])["val"]
+            for pattern in ("cifar10-kep-s0-83093e6e1a", "cifar10-msp-s0-*")
+            for run in runs.glob(pattern)
+        )
+        assert kep["accuracy"] > msp["accuracy"]
+        assert kep["nll"] < msp["nll"]
+    landmarks = "cifar10-landmark/tables/table1-cifar10-small"
+    behind = means(landmarks, "msp")["accuracy"] - means(landmarks, "kep")["accuracy"]
+    assert round(behind) == 4
 
 
 def test_results_tell_the_sizes_of_the_sets() -> None:

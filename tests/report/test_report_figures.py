@@ -32,6 +32,17 @@ def test_shift_lines_follow_the_values() -> None:
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [0.2, 0.4])
 
 
+@pytest.mark.parametrize("models", [1, 2, 3, 4])
+def test_legend_of_confidence_separation_fits_the_figure(confidence, models) -> None:
+    names = ("ID correct", "ID wrong", "OOD SVHN", "OOD CIFAR-100")
+    groups = dict.fromkeys(names, confidence)
+    figure = figures.confidence_separation({f"model {place}": groups for place in range(models)})
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
 def test_confidence_separation_has_a_panel_per_model(confidence) -> None:
     groups = {"ID correct": confidence, "OOD": confidence / 2, "none": confidence[:0]}
 

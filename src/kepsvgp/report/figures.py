@@ -153,8 +153,12 @@ def confidence_separation(groups: Mapping[str, Mapping[str, Float[ndarray, " _"]
                 axis.hist(confidence, edges, density=True, histtype="step", label=name, **look)
                 axis.hist(confidence, edges, density=True, alpha=0.15, color=look["color"])
         axis.set(title=label, xlabel="confidence", xlim=(0, 1))
+    highest = max(axis.get_ylim()[1] for axis in axes[0])
+    for axis in axes[0]:
+        axis.set_ylim(0, highest)
     axes[0, 0].set_ylabel("density")
-    _legend(figure, axes[0, 0], 4)
+    # four names are wider than two panels
+    _legend(figure, axes[0, 0], 4 if len(groups) > 2 else 2)
     return figure
 
 
