@@ -60,7 +60,7 @@ def means(path: str, row: str) -> dict[str, float]:
     return {
         cell["column"]: cell["mean"] * scales[cell["column"]]
         for cell in found["cells"]
-        if cell["row"] == row
+        if cell["row"] == row and cell["mean"] is not None
     }
 
 
