@@ -73,6 +73,21 @@ def test_decisions_tell_what_projections_and_clipping_gave() -> None:
     assert spaced(f"and {clipped:.1%} with clipping") in text
 
 
+def test_decisions_tell_what_the_projections_gave_on_cifar10() -> None:
+    def span(folder: str, key: str) -> str:
+        table = RESULTS / folder / "tables" / "table1-cifar10-small.json"
+        (row,) = (row for row in json.loads(table.read_text())["rows"] if row["key"] == key)
+        scores = [best(f"{folder}/runs/{run}", "accuracy") for run in row["runs"]]
+        assert len(scores) == 3
+        return f"{100 * min(scores):.1f} to {100 * max(scores):.1f} %"
+
+    rows = (("cifar10", "kep"), ("cifar10-landmark", "kep"), ("cifar10", "msp"))
+    dual, landmark, softmax = (span(*row) for row in rows)
+    text = " ".join(DECISIONS.split())
+    told = f"had {dual} on validation data, with landmarks {landmark}, softmax attention {softmax}"
+    assert told in text
+
+
 def test_decisions_tell_how_silent_a_dual_layer_fell() -> None:
     text = " ".join(DECISIONS.split())
     parts = read_json(RESULTS / "trials" / "epistemic.json")
