@@ -137,6 +137,13 @@ def test_results_tell_what_ten_epochs_gave() -> None:
     scaled = means(COLA_SMALL, "temperature")
     assert f"(NLL {scaled['nll']:.2f}, ECE {scaled['ece']:.2f})" in TEXT
     one, five = (means(COLA_SMALL + "-last", row) for row in ("kep", "deep_ensembles"))
+    for suffix in ("", "-nll"):
+        single, many = (means(COLA_SMALL + suffix, row) for row in ("kep", "deep_ensembles"))
+        assert all(many[metric] < single[metric] for metric in ("nll", "ece", "aurc"))
+    assert "by the other two rules the five are ahead in all three" in TEXT
+    for rule, count in (("score", 4), ("last", 5)):
+        ahead = page.seeds_ahead(COLA_SMALL, rule)
+        assert [sum(ahead[metric]) for metric in ("ece", "nll", "brier")] == [count] * 3
     told = f"NLL {one['nll']:.2f} and ECE {one['ece']:.2f} at the last epoch where the five"
     assert f"{told} softmax models have {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
     assert f"but AURC {one['aurc']:.2f} against {five['aurc']:.2f}" in TEXT
@@ -152,6 +159,10 @@ def test_decisions_tell_what_won_on_cola() -> None:
     assert found["dual"]["nll"] < found["landmark"]["nll"]
     digits = "defaults/tables/defaults-digits-small"
     assert means(digits, "dual")["nll"] < means(digits, "landmark")["nll"]
+    softmax = means(path, "msp")
+    assert softmax["mcc"] > max(found[row]["mcc"] for row in rows)
+    for metric in ("ece", "nll", "brier"):
+        assert softmax[metric] < min(found[row][metric] for row in rows)
     # what the two data sets contradict each other on
     for change in ("token", "whole_kl"):
         gain = [
@@ -169,10 +180,13 @@ def test_decisions_tell_what_denormals_cost() -> None:
 
 
 def test_the_layer_of_the_table_is_silent() -> None:
-    """The last KL of every run in the table, which the page says is that of the prior."""
-    for run in (RESULTS / "cola" / "runs").glob("cola-kep-*"):
-        last = (run / "history.jsonl").read_text().splitlines()[-1]
-        assert abs(json.loads(last)["train"]["kl"]) < 1e-4
+    """The last KL of every run in the tables, which the page says is that of the prior."""
+    for path in (TABLE1, COLA_SMALL):
+        (row,) = (row for row in page.table(path)["rows"] if row["key"] == "kep")
+        assert len(row["runs"]) == 5
+        for run in row["runs"]:
+            history = (RESULTS / path).parents[1] / "runs" / run / "history.jsonl"
+            assert abs(json.loads(history.read_text().splitlines()[-1])["train"]["kl"]) < 1e-4
 
 
 IMDB = "imdb/tables/table1-imdb-small"
@@ -211,6 +225,19 @@ def test_results_tell_how_one_model_stands_to_three_on_imdb() -> None:
         assert 4 <= below[0] <= 5
 
 
+def test_imdb_keeps_the_last_epoch_or_that_of_the_least_nll() -> None:
+    kept = {}
+    for run in (RESULTS / "imdb" / "runs").iterdir():
+        lines = (run / "history.jsonl").read_text().splitlines()
+        values = [json.loads(line)["val"] for line in lines]
+        # the first of equal scores is kept
+        kept[run.name[:11]] = max(range(3), key=lambda epoch: values[epoch]["accuracy"])
+        if kept[run.name[:11]] == 1:
+            assert min(values, key=lambda val: val["nll"]) is values[1]
+    assert sorted(kept.values()) == [1, 2, 2, 2, 2, 2]
+    assert kept["imdb-kep-s2"] == 1
+
+
 def test_imdb_has_not_overfitted() -> None:
     """The epochs that were kept are those of the least NLL, or nearly."""
     for run in (RESULTS / "imdb" / "runs").iterdir():
@@ -244,6 +271,7 @@ def test_results_tell_how_kep_stands_on_cifar10() -> None:
     four = {"accuracy", "aurc", "nll", "brier"}
     assert metrics(ensembles, better=True, sure=True) == four
     assert "six of the seven metrics, all six beyond noise" in TEXT
+    assert all(all(page.seeds_ahead(CIFAR10)[metric]) for metric in six)
     one, many = means(CIFAR10, "kep"), means(CIFAR10, "deep_ensembles")
     told = ", ".join(f"{m.upper()} {one[m]:.2f} against {many[m]:.2f}" for m in ("aurc", "nll"))
     assert f"{told}, though ECE {one['ece']:.2f} against {many['ece']:.2f}" in TEXT
