@@ -66,7 +66,8 @@ def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
         if pair[::-1] in pairs or not pair[0].startswith(("kep", "concat")):
             pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
         middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
-        text = f"{middle} [{low}, {high}]"
+        # an interval is not broken over lines
+        text = f"{middle} [{low},\N{NO-BREAK SPACE}{high}]"
         certain = ends[1] > 0 or ends[2] < 0
         pairs.setdefault(pair, {})[claim["column"]] = f"**{text}**" if certain else text
     return pairs
@@ -96,7 +97,7 @@ def against_softmax() -> str:
         first, *columns = table(path)["columns"]
         ahead = seeds_ahead(path)
         cells = {
-            key: f"{text}, {sum(ahead[key])} of {len(ahead[key])}"
+            key: f"{text.replace(' [', '<br>[')}<br>{sum(ahead[key])} of {len(ahead[key])}"
             for key, text in compared(path)["kep", "msp"].items()
         }
         lines[title] = cells | {"score": cells[first["key"]]}
