@@ -160,11 +160,13 @@ TRIALS = {
     "trials50/dropout0.1": "… dropout 0.1",
     "trials50/dropout0.5": "… dropout 0.5",
     "trials50/all-layers": "… in both layers",
+    "trials50/dual": "… dual projection",
     "trials50/token": "… noise by token",
     "trials50/scale1": "… initial scale 1",
     "trials50/kl100": "… KL · 100 / N",
     "trials50/whole-kl": "… whole KL",
     "trials50/authors": "… noise by token, whole KL, average of logits",
+    "trials50/authors-dropout0.5": "… noise by token, whole KL, dropout 0.5",
 }
 
 
