@@ -63,7 +63,7 @@ def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
             continue
         ends = [ours[name] * scale for name in ("difference", "low", "high")]
         # a pair is told in one order, whichever side the paper's numbers put first
-        if pair[::-1] in pairs or not pair[0].startswith(("kep", "concat")):
+        if pair[::-1] in pairs or not pair[0].startswith("kep"):
             pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
         middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
         # an interval is not broken over lines
@@ -230,7 +230,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cifar10-table3-differences": partial(differences, "cifar10/tables/table3-cifar10-small"),
     "cifar10-landmark": partial(ours, "cifar10-landmark/tables/table1-cifar10-small"),
     "cifar10-table9": partial(markdown, "cifar10/tables/table9-cifar10-small"),
-    "cifar10-table9-differences": partial(differences, "cifar10/tables/table9-cifar10-small"),
     "imdb-table1": partial(markdown, "imdb/tables/table1-imdb-small"),
     "imdb-differences": partial(differences, "imdb/tables/table1-imdb-small"),
     "imdb-counts": partial(counts, "imdb/tables/table1-imdb-small"),

@@ -283,6 +283,12 @@ def test_results_tell_how_kep_stands_under_corruption() -> None:
     assert metrics(found, better=True, sure=False) == {"accuracy", "aurc", "auroc", "fpr95"}
 
 
+def test_results_tell_how_branches_are_best_merged() -> None:
+    found = gains("cifar10/tables/table9-cifar10-small", "concat/10", "add/10")
+    assert [better for better, _ in found.values()] == [True] * 7
+    assert sum(sure for _, sure in found.values()) == 5
+
+
 def test_results_tell_how_foreign_images_are_told_apart() -> None:
     path = "cifar10/tables/table3-cifar10-small"
     found = gains(path, "kep", "msp")
