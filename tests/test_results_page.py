@@ -134,6 +134,8 @@ def test_results_tell_what_ten_epochs_gave() -> None:
         assert sure == calibrated
     assert set(found["best validation NLL"].values()) == {(True, False)}
     assert "ahead in all seven metrics, all of them within noise" in TEXT
+    assert not any(sure for _, sure in gains(COLA_SMALL, "kep", "sgpa").values())
+    assert "KEP-SVGP and SGPA cannot in anything" in TEXT
     scaled = means(COLA_SMALL, "temperature")
     assert f"(NLL {scaled['nll']:.2f}, ECE {scaled['ece']:.2f})" in TEXT
     one, five = (means(COLA_SMALL + "-last", row) for row in ("kep", "deep_ensembles"))
