@@ -197,12 +197,14 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
     return text if cell["sd"] is None else f"{text} ± {cell['sd'] * scale:.2f}"
 
 
+COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
+IMDB = "imdb/tables/table1-imdb-small"
 CIFAR10 = "cifar10/tables/table1-cifar10-small"
 TABLE1 = {
-    "CoLA, 50 epochs": "cola/tables/table1-cola-paper",
+    "CoLA, 50 epochs": COLA,
     "CoLA, 10 epochs": COLA_SMALL,
-    "IMDB, 3 epochs": "imdb/tables/table1-imdb-small",
+    "IMDB, 3 epochs": IMDB,
     "CIFAR-10, 8 epochs": CIFAR10,
 }
 
@@ -210,12 +212,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
     "cola-defaults": partial(ours, "cola-small/tables/defaults-cola-small"),
     "cola-trials": trials,
-    "cola-table1": partial(markdown, "cola/tables/table1-cola-paper"),
-    "cola-differences": partial(differences, "cola/tables/table1-cola-paper"),
-    "cola-counts": partial(counts, "cola/tables/table1-cola-paper"),
+    "cola-table1": partial(markdown, COLA),
+    "cola-differences": partial(differences, COLA),
+    "cola-counts": partial(counts, COLA),
     "cola-table2": partial(ours, "cola/tables/table2-cola-paper"),
     "cola-table7": partial(markdown, "cola/tables/table7-cola-paper"),
-    "cola-selection": partial(selection, "cola/tables/table1-cola-paper", COMPARED),
+    "cola-selection": partial(selection, COLA, COMPARED),
     "cola-elbo": partial(selection, "cola-elbo/tables/table1-cola-paper", ("msp", "kep")),
     "cola-small-table1": partial(ours, COLA_SMALL),
     "cola-small-differences": partial(differences_by_rule, COLA_SMALL, ("kep", "msp")),
@@ -230,12 +232,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cifar10-table3-differences": partial(differences, "cifar10/tables/table3-cifar10-small"),
     "cifar10-landmark": partial(ours, "cifar10-landmark/tables/table1-cifar10-small"),
     "cifar10-table9": partial(markdown, "cifar10/tables/table9-cifar10-small"),
-    "imdb-table1": partial(markdown, "imdb/tables/table1-imdb-small"),
-    "imdb-differences": partial(differences, "imdb/tables/table1-imdb-small"),
-    "imdb-counts": partial(counts, "imdb/tables/table1-imdb-small"),
+    "imdb-table1": partial(markdown, IMDB),
+    "imdb-differences": partial(differences, IMDB),
+    "imdb-counts": partial(counts, IMDB),
     "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
     "against-softmax": against_softmax,
-    "readme": partial(ours, "cola/tables/table1-cola-paper"),
+    "readme": partial(ours, COLA),
 }
 
 
