@@ -48,7 +48,7 @@ def project(
     with_energy: bool = False,
 ) -> Projected:
     """Projection scores (φ(t) W)ᵀ, zero at padding: `ksvd.project`, in blocks where it can be."""
-    if feature_map is ksvd.COSINE and _is_supported(t, directions):
+    if feature_map is ksvd.COSINE and is_supported(t, directions):
         of_each = directions.expand(len(t), *directions.shape[-3:])
         scores, energy = _Scores.apply(t, of_each, mask, with_energy)
         return Projected(scores.mT, energy)
@@ -62,7 +62,7 @@ def read_out(
     bias: Float[Tensor, "*token width"],
 ) -> Float[Tensor, "batch token dim"]:
     """O = M A + b for every head, the heads side by side."""
-    if _is_supported(merged, readout) and bias.dtype == merged.dtype:
+    if is_supported(merged, readout) and bias.dtype == merged.dtype:
         return _ReadOut.apply(merged, readout.expand(len(merged), *readout.shape[-3:]), bias)
     return _plain_read_out(merged, readout.to(merged.dtype), bias)
 
@@ -126,7 +126,8 @@ def is_plain(t: Tensor) -> bool:
     )
 
 
-def _is_supported(t: Tensor, other: Tensor) -> bool:
+def is_supported(t: Tensor, other: Tensor) -> bool:
+    """Whether the blocks serve these two; if not, the plain formulas do."""
     return t.device.type == "cpu" and t.dtype == other.dtype and is_plain(t)
 
 
@@ -140,7 +141,7 @@ class _Scores(torch.autograd.Function):
         scale = t.new_empty(t.shape[:-1])
         scores = t.new_empty(*t.shape[:-1], directions.shape[-1])
         energy = t.new_zeros(t.shape[1], directions.shape[-1]) if with_energy else None
-        for rows, tokens in _blocks(t):
+        for rows, tokens in blocks(t):
             block = t[rows, :, tokens].contiguous()
             # r = (‖t‖² + ε)^(−½)
             r = torch.linalg.vector_norm(block, dim=-1).square_().add_(ksvd.EPSILON).rsqrt_()
@@ -169,11 +170,11 @@ class _Scores(torch.autograd.Function):
                 again = ksvd.project(t, directions, ctx.mask)
                 return again.mT, ksvd.sum_of_squares(again)
 
-            return (*_differentiable_gradient(plain, (t, directions), grads), None, None)
+            return (*differentiable_gradient(plain, (t, directions), grads), None, None)
         # it has the strides of T, so the map that made T finds its gradient in order
         grad_t = torch.empty_like(t)
         grad_directions = torch.zeros_like(directions.mT).mT
-        for rows, tokens in _blocks(t):
+        for rows, tokens in blocks(t):
             # a copy always: it is changed below
             block = t[rows, :, tokens].clone(memory_format=torch.contiguous_format)
             r, s, w = scale[rows, :, tokens], scores[rows, :, tokens], directions[rows]
@@ -201,7 +202,7 @@ class _ReadOut(torch.autograd.Function):
     def forward(ctx: Any, merged: Tensor, readout: Tensor, bias: Tensor) -> Tensor:
         batch, head, token, _ = merged.shape
         out = merged.new_empty(batch, token, head, readout.shape[-1])
-        for rows, tokens in _blocks(out.transpose(1, 2)):
+        for rows, tokens in blocks(out.transpose(1, 2)):
             # O = M A + b
             product = merged[rows, :, tokens] @ readout[rows]
             torch.add(product, _of_tokens(bias, tokens), out=out[rows, tokens].transpose(1, 2))
@@ -212,12 +213,12 @@ class _ReadOut(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         merged, readout, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_gradient(_plain_read_out, (merged, readout, bias), grads)
+            return differentiable_gradient(_plain_read_out, (merged, readout, bias), grads)
         grad = grads[0].unflatten(-1, (merged.shape[1], -1)).transpose(1, 2)
         grad_merged = torch.empty_like(merged)
         grad_readout = torch.zeros_like(readout)
         grad_bias = torch.zeros_like(bias)
-        for rows, tokens in _blocks(grad):
+        for rows, tokens in blocks(grad):
             g = grad[rows, :, tokens].contiguous()
             # ∂M = G Aᵀ    ∂A = Mᵀ G    ∂b = Σ G
             grad_merged[rows, :, tokens] = g @ readout[rows].mT
@@ -242,7 +243,7 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
     return first + second
 
 
-def _differentiable_gradient(
+def differentiable_gradient(
     plain: Callable[..., Any], inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradient as a graph of its own, for whoever differentiates twice."""
@@ -258,10 +259,15 @@ def _differentiable_gradient(
     return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
 
 
-def _blocks(t: Float[Tensor, "batch head token *rest"]) -> Iterator[tuple[slice, slice]]:
+def blocks(t: Float[Tensor, "batch head token *rest"]) -> Iterator[tuple[slice, slice]]:
     """Slices of sequences and of tokens that cut `t` into blocks of about `BLOCK_BYTES`."""
     batch, head, token, *rest = t.shape
     return slices(batch, token, BLOCK_BYTES // (head * math.prod(rest) * t.element_size()))
+
+
+def has_whole_sequences(t: Float[Tensor, "batch head token *rest"]) -> bool:
+    """Whether no block of `t` ends within a sequence."""
+    return all(tokens == slice(None) for _, tokens in blocks(t))
 
 
 def slices(batch: int, token: int, num_tokens: int) -> Iterator[tuple[slice, slice]]:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp import blocked, ksvd, svgp
+from kepsvgp import blocked, blocked_dual, ksvd, svgp
 from kepsvgp.attention import checks
 from kepsvgp.attention import noise as noise_by_place
 from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of, repeat_mask
@@ -271,11 +271,17 @@ class KEPAttention(PenalisedAttention):
     def _dual_scores(self, x: Tensor, qk: Tensor, mask: Tensor | None) -> ScorePair:
         # H_eᵀ of all heads, then H_rᵀ: (batch 2·head rank token)
         dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
-        place = self._place(x, mask)
-        directions = self._whole(
-            ksvd.pair_of_dual_directions(qk, dual, mask, self.feature_map, place)
-        )
-        both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
+        if self.sequence_group is None:
+            both, directions = blocked_dual.dual_scores(
+                qk, dual, mask, self.feature_map, with_energy=self.training
+            )
+        else:
+            place = place_of(x, mask, self.sequence_group)
+            part = ksvd.pair_of_dual_directions(qk, dual, mask, self.feature_map, place)
+            directions = self._whole(part)
+            both = blocked.project(
+                qk, directions, mask, self.feature_map, with_energy=self.training
+            )
         pair = score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.training and self.ksvd_loss == "residual":
             if mask is not None:
