@@ -99,7 +99,7 @@ def ksvd_loss(layer: KEPAttention, x: Tensor, mask: Tensor | None = None) -> Ten
                 count += 1
             if layer.projection != "dual":
                 w_e, w_r = layer.w_e[h], layer.w_r[h]
-            traces.append(torch.trace(w_e.T @ w_r))
+            traces += len(positions) * [torch.trace(w_e.T @ w_r)]
     return (energy / max(count, 1) - torch.stack(traces).mean()) ** 2
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from kepsvgp import svgp
+from kepsvgp import ksvd, svgp
 from kepsvgp.attention import KEPAttention, fixed_draws
 from kepsvgp.attention.base import use_draws
+from kepsvgp.attention.statistics import statistics
 
 # every size distinct and prime where the layer allows: a swapped axis cannot pass
 BATCH, TOKEN, DIM, HEAD, RANK = 2, 7, 15, 3, 4
@@ -497,3 +498,18 @@ def test_kl_is_never_negative(rank: int, seed: int) -> None:
         svgp.lower_cholesky(tokens(generator, 2, rank, rank, rank)),
     )
     assert kl >= -1e-9
+
+
+def test_ksvd_objective_is_a_mean_over_tokens(generator: torch.Generator) -> None:
+    """So that it is zero wherever that of each sequence is, whatever their lengths."""
+    layer, x = build(projection="dual"), tokens(generator)
+    mask = torch.arange(x.shape[1]) < torch.arange(1, 1 + len(x))[:, None]
+
+    def objective(rows: slice) -> Tensor:
+        total = statistics(layer.scores(x[rows], mask[rows]), mask[rows])
+        mean = total.trace / total.num_tokens
+        return ksvd.objective(total.energy, total.num_tokens, layer.log_lambda, mean)
+
+    weights = mask.sum(dim=1) / mask.sum()
+    each = torch.stack([objective(slice(i, i + 1)) for i in range(len(x))])
+    assert_close(objective(slice(None)), (weights * each).sum())

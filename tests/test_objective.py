@@ -7,9 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from kepsvgp import loss, svgp
 from kepsvgp.attention import KEPAttention
+from kepsvgp.errors import UserError
 
 TOKEN, DIM, CLASS = 5, 6, 3
 
@@ -156,3 +158,30 @@ def test_training_overfits_a_handful_of_examples() -> None:
         terms.total.backward()
         optimizer.step()
     assert terms.nll < 0.2
+
+
+def test_penalties_without_gradients_are_refused_where_the_rest_has_them(model: Tiny) -> None:
+    """Reentrant gradient checkpointing runs the layers without gradients at first."""
+
+    def checkpointed(use_reentrant: bool) -> Tensor:
+        x, _ = batch(4)
+        first = checkpoint(model.first, x.requires_grad_(), use_reentrant=use_reentrant)
+        hidden = x + first
+        return model.head((hidden + model.blocks[0]["attention"](hidden)).mean(dim=1))
+
+    _, y = batch(4)
+    with pytest.raises(UserError, match="use_reentrant=False"):
+        loss(checkpointed(True), y, model, num_train=4, ksvd_weight=1.0)
+    terms = loss(checkpointed(False), y, model, num_train=4, ksvd_weight=1.0)
+    terms.total.backward()
+    assert model.first.u_mean.grad is not None
+    model.first.requires_grad_(False)
+    loss(checkpointed(True), y, model, num_train=4, ksvd_weight=1.0)
+
+
+def test_cross_entropy_of_half_precision_is_taken_in_single() -> None:
+    logits = torch.randn(50, CLASS, generator=torch.Generator().manual_seed(0)).bfloat16()
+    y = torch.zeros(50).long()
+    terms = loss(logits, y, nn.Identity(), num_train=50, ksvd_weight=0.0)
+    assert terms.nll.dtype == torch.float32
+    assert_close(terms.nll, F.cross_entropy(logits.float(), y))

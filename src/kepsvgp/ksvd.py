@@ -150,7 +150,7 @@ def project(
 ) -> Float[Tensor, "batch head rank token"]:
     """Projection scores (φ(t) W)ᵀ; zero at padding.
 
-    Formula by formula; `kepsvgp.cosine` has the same without copies.
+    Formula by formula; `kepsvgp.blocked` has the same without copies.
     """
     scale = feature_map.scale(t)
     if mask is not None:
@@ -216,7 +216,8 @@ def objective(
     """J = ½ mean Σ_s e²/λ + ½ mean Σ_s r²/λ − Tr(W_eᵀ W_r), means over tokens and heads.
 
     `energy` is Σ (e² + r²) over `num_tokens` real tokens, and `trace` the mean over heads (and
-    sequences) of Tr(W_eᵀ W_r). Zero at the KSVD solution; the penalty is its square.
+    over tokens, where sequences have directions of their own) of Tr(W_eᵀ W_r). Zero at the KSVD
+    solution; the penalty is its square.
     """
     num_heads = log_lambda.shape[0]
     weighted = (energy * torch.exp(-at_least_float32(log_lambda))).sum()
@@ -225,10 +226,10 @@ def objective(
 
 def mean_trace(
     w_e: Float[Tensor, "*batch head k rank"], w_r: Float[Tensor, "*batch head k rank"]
-) -> Float[Tensor, ""]:
-    """Tr(W_eᵀ W_r), averaged over heads and sequences."""
+) -> Float[Tensor, "*batch"]:
+    """Tr(W_eᵀ W_r), averaged over heads."""
     w_e, w_r = at_least_float32(w_e), at_least_float32(w_r)
-    return (w_e * w_r).sum(dim=(-2, -1)).mean()
+    return (w_e * w_r).sum(dim=(-2, -1)).mean(dim=-1)
 
 
 def residual_sums(

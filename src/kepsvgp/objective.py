@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import Penalties, penalised_layers
 from kepsvgp.errors import UserError
+from kepsvgp.ksvd import at_least_float32
 
 
 class LossTerms(NamedTuple):
@@ -61,7 +62,7 @@ def loss(
     """
     if num_train < 1:
         raise UserError(f"num_train must be the number of training examples; got {num_train}.")
-    logits = logits_of(output)
+    logits = at_least_float32(logits_of(output))
     if logits.ndim not in (2, 3) or logits.shape[-2] != len(labels):
         raise UserError(
             f"logits must have shape ({len(labels)}, class) or (sample, {len(labels)}, class), "
@@ -71,7 +72,15 @@ def loss(
     nll = F.cross_entropy(
         logits.flatten(0, -2), labels.repeat(num_samples), label_smoothing=label_smoothing
     )
-    penalties = [layer.penalties() for layer in penalised_layers(model)]
+    layers = penalised_layers(model)
+    if logits.requires_grad and not all(layer.can_train for layer in layers):
+        raise UserError(
+            "the layers must run with gradients, as the rest of the model does; their last pass "
+            "had none, so KL and KSVD penalty would train nothing. Gradient checkpointing does "
+            "this when it is reentrant: use use_reentrant=False. A layer that is not to be "
+            "trained is frozen by layer.requires_grad_(False)."
+        )
+    penalties = [layer.penalties() for layer in layers]
     kl = sum((_whole_kl(p, num_train) for p in penalties), start=torch.zeros_like(nll))
     ksvd = torch.stack([p.ksvd for p in penalties]).sum() if penalties else torch.zeros_like(nll)
     total = nll + (kl_weight / num_train) * kl + ksvd_weight * ksvd

@@ -89,7 +89,7 @@ def inducing_kl(
     u_mean: Float[Tensor, "head rank value"],
     u_tril: Float[Tensor, "head value rank rank"],
 ) -> Float[Tensor, ""]:
-    """KL[q(u) ‖ p(u)], summed over heads and values (Proposition 3.1).
+    """KL[q(u) ‖ p(u)], summed over heads and values (Proposition 4.1).
 
     2 KL = tr(Λ⁻² S_d) + m_dᵀ Λ⁻² m_d + log|Λ²| − log|S_d| − s.
     """
@@ -157,7 +157,7 @@ def kernel_eigen_posterior(
     """SVGP posterior with kernel-eigen features of a symmetric kernel (eq. 7).
 
     With `residual=False` the part of the kernel beyond the kept eigenvalues is left out of the
-    covariance, which is the approximation of Remark 2.1 and of the layer.
+    covariance, which is the approximation of Remark 3.1 and of the layer.
     """
     # H m
     mean = vectors @ u_mean

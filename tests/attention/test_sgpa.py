@@ -1,7 +1,9 @@
+import copy
 import math
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -279,3 +281,35 @@ def test_objective_counts_the_kl_of_every_sequence() -> None:
     terms = loss(logits, torch.zeros(5).long(), model, num_train=1_000, ksvd_weight=1.0)
     assert_close(terms.total, terms.nll + kl)
     assert_close(terms.kl, 1_000 * kl)
+
+
+def test_layer_refuses_a_mask_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = sgpa.SGPAttention(4, 2, num_inducing=3), torch.randn(2, 3, 4)
+    # annotations are not checked outside of the tests
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for mask in (torch.zeros(2, 3), torch.ones(1, 3, dtype=torch.bool)):
+        with pytest.raises(UserError, match="mask must be bool of shape"):
+            layer(x, mask)
+
+
+def test_layer_works_in_half_precision() -> None:
+    torch.manual_seed(0)
+    layer, x = sgpa.SGPAttention(8, 2, num_inducing=3).eval(), torch.randn(2, 5, 8)
+    exact = layer.marginals(x).mean
+    rounded = copy.deepcopy(layer).bfloat16()
+    assert rounded(x.bfloat16()).dtype == torch.bfloat16
+    assert_close(rounded.marginals(x.bfloat16()).mean, exact, rtol=0.1, atol=0.02)
+
+
+def test_kernels_are_in_single_precision_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = sgpa.SGPAttention(8, 2, num_inducing=3).eval(), torch.randn(2, 5, 8)
+    products, matrix = [], sgpa.kernel_matrix
+
+    def watched(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        products.append((a @ b.mT).dtype)
+        return matrix(a, b, *args, **kwargs)
+
+    monkeypatch.setattr(sgpa, "kernel_matrix", watched)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.marginals(x)
+    assert set(products) == {torch.float32}

@@ -229,3 +229,34 @@ def test_copies_of_a_converted_model_are_independent() -> None:
             parameter.zero_()
         with fixed_draws(model, 1):
             assert model(**batch).logits.abs().min() > 0
+
+
+@pytest.mark.parametrize("side", ["q", "k"])
+def test_a_bias_of_one_map_alone_is_kept(side: str) -> None:
+    own = OwnAttention(12, 3)
+    setattr(own, side, nn.Linear(12, 12))
+    kep = ConvertedOwnAttention(own).kep
+    expected = {each: torch.zeros(12) for each in "qk"} | {side: getattr(own, side).bias}
+    assert_close(kep.to_qk.bias, torch.cat([expected["q"], expected["k"]]))
+
+
+@pytest.mark.parametrize("rank", [4, 7])
+def test_conversion_begins_as_attention_with_a_cosine_kernel(rank: int) -> None:
+    """At any rank from the width of a head on."""
+    torch.manual_seed(0)
+    own, x = OwnAttention(12, 3), torch.randn(2, 5, 12)
+    kep = ConvertedOwnAttention(own, rank=rank).kep
+    q, k, v = (each(x).unflatten(-1, (3, -1)).transpose(1, 2) for each in (own.q, own.k, own.v))
+    kernel = nn.functional.normalize(q, dim=-1) @ nn.functional.normalize(k, dim=-1).mT
+    expected = ((kernel + kernel.mT) @ v / 5).transpose(1, 2).flatten(2)
+    assert_close(kep.posterior_mean(x), expected)
+
+
+def test_conversion_keeps_the_mode_and_what_is_frozen() -> None:
+    own = OwnAttention(12, 3).eval()
+    assert not any(part.training for part in ConvertedOwnAttention(own).modules())
+    assert ConvertedOwnAttention(own).kep.to_qk.weight.requires_grad
+    own.requires_grad_(False)
+    kep = ConvertedOwnAttention(own).kep
+    assert not kep.to_qk.weight.requires_grad
+    assert kep.u_mean.requires_grad

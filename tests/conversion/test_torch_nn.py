@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -203,3 +204,51 @@ def test_decoders_and_other_widths_are_refused() -> None:
         convert(nn.MultiheadAttention(WIDTH, HEADS, kdim=5))
     with pytest.raises(UserError, match="appends tokens"):
         convert(nn.MultiheadAttention(WIDTH, HEADS, add_zero_attn=True))
+
+
+class MeanEncoder(nn.TransformerEncoder):
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return super().forward(*args, **kwargs).mean(1)
+
+
+class OwnLayer(nn.TransformerEncoderLayer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("encoder", "layer"),
+    [(MeanEncoder, nn.TransformerEncoderLayer), (nn.TransformerEncoder, OwnLayer)],
+)
+def test_folder_does_not_take_an_own_class_for_the_one_it_extends(
+    encoder: Any, layer: Any, tmp_path: Path
+) -> None:
+    def build() -> nn.Module:
+        block = layer(8, 2, 16, batch_first=True)
+        return encoder(block, 2, enable_nested_tensor=False)
+
+    model = convert(build()).eval()
+    save_pretrained(model, tmp_path)
+    with pytest.raises(UserError, match="model must be given"):
+        load_pretrained(tmp_path)
+    again, x = load_pretrained(tmp_path, model=build()), torch.randn(2, 3, 8)
+    outputs = []
+    for each in (model, again):
+        with fixed_draws(each, 1, generator=torch.Generator().manual_seed(0)), torch.no_grad():
+            outputs.append(each(x))
+    assert_close(*outputs)
+
+
+def test_folder_keeps_the_type_of_every_part(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        return nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
+
+    model: Any = convert(build()).bfloat16()
+    model.norm.float()
+    save_pretrained(model, tmp_path)
+    again = load_pretrained(tmp_path)
+    assert {name: p.dtype for name, p in again.named_parameters()} == {
+        name: p.dtype for name, p in model.named_parameters()
+    }
+    for name, value in model.state_dict().items():
+        assert_close(again.state_dict()[name], value, rtol=0, atol=0)

@@ -254,3 +254,18 @@ def test_paper_models_have_the_paper_s_sizes() -> None:
     assert len(cola.blocks) == 2
     assert cola.embedding.embedding_dim == 128
     assert cola.to_tokens.out_features == 256
+
+
+def test_hook_on_the_last_mlp_is_called_in_evaluation() -> None:
+    torch.manual_seed(0)
+    model = vit_cifar(10, depth=1).eval()
+    seen: list[torch.Size] = []
+    model.blocks[-1].mlp.register_forward_hook(lambda *args: seen.append(args[2].shape))
+    with torch.no_grad():
+        model(torch.randn(2, 3, 32, 32), num_samples=3)
+    assert seen == [torch.Size([3, 2, 64, 384])]
+
+
+def test_no_kep_layers_are_refused() -> None:
+    with pytest.raises(ValueError, match="kep_layers"):
+        vit_cifar(10, kep_layers=0)

@@ -149,6 +149,10 @@ def other_attention(block: Block) -> None:
     block.attention = SoftmaxAttention(DIM, 2).double().eval()
 
 
+def hooked_mlp(block: Block) -> None:
+    block.mlp.register_forward_hook(lambda *_: None)
+
+
 def sampled_dropout(block: Block) -> None:
     block.mlp[2].train()
 
@@ -164,6 +168,7 @@ def sampled_dropout(block: Block) -> None:
         other_norm,
         norm_without_bias,
         other_attention,
+        hooked_mlp,
         sampled_dropout,
     ],
 )

@@ -36,6 +36,7 @@ class PenalisedLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._last_pass: Any = None
+        self._had_gradients = True
         self._held_draws: Tensor | None = None
 
     def penalties(self) -> Penalties:
@@ -54,6 +55,12 @@ class PenalisedLayer(nn.Module):
         """
         if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
             self._last_pass = left_behind
+            self._had_gradients = torch.is_grad_enabled()
+
+    @property
+    def can_train(self) -> bool:
+        """Whether the last training pass had gradients, or the layer has no use for them."""
+        return self._had_gradients or not any(p.requires_grad for p in self.parameters())
 
     def recall(self) -> Any:
         """What the last training pass left behind; a second call finds nothing."""

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp import blocked, ksvd
+from kepsvgp import blocked, blocked_dual, ksvd
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import PenalisedAttention, Penalties
+from kepsvgp.attention.base import PenalisedAttention, Penalties, repeat_mask
 from kepsvgp.attention.statistics import (
     ScorePair,
     ksvd_objective,
@@ -56,6 +56,7 @@ class PrimalAttention(PenalisedAttention):
     ) -> None:
         super().__init__()
         num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
+        checks.positive(dim=dim, num_heads=num_heads, rank=rank, num_landmarks=num_landmarks)
         if dim % num_heads != 0:
             raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
         checks.choice("projection", projection, Projection)
@@ -85,12 +86,14 @@ class PrimalAttention(PenalisedAttention):
         `num_samples` and `generator` are part of the signature that all our attention layers
         share. This layer draws nothing: tokens with a leading sample axis keep it.
         """
+        samples = x.shape[0] if x.ndim == 4 and num_samples is None else num_samples
+        checks.tokens(x, mask, samples, dim=self.dim, num_tokens=None)
         sequences = x.flatten(0, -3)
-        if mask is not None:
-            mask = mask.expand(*x.shape[:-3], *mask.shape).flatten(0, -2)
+        mask = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask)
         if self.training:
-            self.remember(statistics(pair, mask))
+            # now and not when asked for: parameters may be sharded outside of the forward pass
+            self.remember((statistics(pair, mask), self.log_lambda.clone()))
         # [E, R] W + b, heads side by side
         both = torch.cat([pair.e, pair.r], dim=-2).mT
         out = self.to_output(both.to(x.dtype)).transpose(1, 2).flatten(-2)
@@ -106,8 +109,7 @@ class PrimalAttention(PenalisedAttention):
         qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
         if self.projection == "dual":
             dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
-            directions = ksvd.pair_of_dual_directions(qk, dual, mask)
-            both = blocked.project(qk, directions, mask, with_energy=self.training)
+            both, directions = blocked_dual.dual_scores(qk, dual, mask, with_energy=self.training)
             return score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.projection == "landmark":
             directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r)
@@ -118,7 +120,8 @@ class PrimalAttention(PenalisedAttention):
 
     def penalties(self) -> Penalties:
         """The KSVD penalty of the last training pass, which is forgotten by the call."""
-        penalty = ksvd_objective(sum_over_processes(self.recall()), self.log_lambda)
+        last, log_lambda = self.recall()
+        penalty = ksvd_objective(sum_over_processes(last), log_lambda)
         return Penalties(kl=torch.zeros_like(penalty), ksvd=penalty)
 
     def extra_repr(self) -> str:

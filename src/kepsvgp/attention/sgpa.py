@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.attention import noise
+from kepsvgp.attention import checks, noise
 from kepsvgp.attention.base import (
     PenalisedAttention,
     Penalties,
@@ -212,10 +212,7 @@ class SGPAttention(PenalisedAttention):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*samples batch token dim"]:
         """A draw of the attention output; see `KEPAttention.forward` for the arguments."""
-        if x.ndim == 4 and num_samples != len(x):
-            raise UserError(
-                f"num_samples must be the size of x's sample axis, {len(x)}; got {num_samples}."
-            )
+        checks.tokens(x, mask, num_samples, dim=self.dim, num_tokens=None)
         posterior = self.marginals(x, mask)
         if self.training:
             self.remember(posterior.kl)
@@ -242,15 +239,18 @@ class SGPAttention(PenalisedAttention):
             queries, values = (t * mask[:, None, :, None] for t in (queries, values))
         # the keys of a head by the rows of that head: (head inducing dim) (head feature dim)ᵀ
         keys = at_least_float32(self.inducing_keys @ w_q.mT)
-        return marginals(
-            queries,
-            values,
-            Inducing(keys, self.inducing_mean, lower_cholesky(self.inducing_tril_raw)),
-            self.log_scale,
-            self.log_lengthscale,
-            kernel=self.kernel,
-            jitter=self.jitter,
-        )
+        mean = at_least_float32(self.inducing_mean)
+        # exponentials and factors in single precision, whatever the rest is in
+        with torch.autocast(x.device.type, enabled=False):
+            return marginals(
+                queries,
+                values,
+                Inducing(keys, mean, lower_cholesky(self.inducing_tril_raw)),
+                at_least_float32(self.log_scale),
+                at_least_float32(self.log_lengthscale),
+                kernel=self.kernel,
+                jitter=self.jitter,
+            )
 
     def penalties(self) -> Penalties:
         """KL of the last training pass, the mean over its sequences; forgotten by the call."""

@@ -17,21 +17,19 @@ class ScorePair(NamedTuple):
 
     e: Float[Tensor, "batch head rank token"]
     r: Float[Tensor, "batch head rank token"]
-    trace: Float[Tensor, ""]
-    """Tr(W_eᵀ W_r), mean over heads and sequences."""
+    trace: Float[Tensor, "*batch"]
+    """Tr(W_eᵀ W_r), mean over heads, for each sequence if each has directions of its own."""
     energy: Float[Tensor, "head rank"] | None = None
     """Σ (e² + r²) over sequences and tokens, in training."""
     residual: Float[Tensor, "head rank"] | None = None
     """Σ (e − λ h_e)² + (r − λ h_r)² over sequences and tokens, where it is asked for."""
 
 
-def score_pair(
-    both: Projected, trace: Float[Tensor, ""], residual: Float[Tensor, "head rank"] | None = None
-) -> ScorePair:
+def score_pair(both: Projected, trace: Float[Tensor, "*batch"]) -> ScorePair:
     """The pair from one projection: all heads' scores of E stand before those of R."""
     e, r = both.scores.chunk(2, dim=1)
     energy = None if both.energy is None else both.energy.unflatten(0, (2, -1)).sum(dim=0)
-    return ScorePair(e, r, trace, energy, residual)
+    return ScorePair(e, r, trace, energy)
 
 
 class Statistics(NamedTuple):
@@ -40,23 +38,18 @@ class Statistics(NamedTuple):
     energy: Float[Tensor, "head rank"]
     residual: Float[Tensor, "head rank"]
     trace: Float[Tensor, ""]
+    """That of each sequence as often as it has tokens, so that J is a mean over tokens."""
     num_tokens: Float[Tensor, ""]
-    num_sequences: Float[Tensor, ""]
 
 
 def statistics(pair: ScorePair, mask: Bool[Tensor, "batch token"] | None) -> Statistics:
     """The sums of one pass."""
     assert pair.energy is not None
     batch, _, _, token = pair.e.shape
-    num_tokens = pair.energy.new_tensor(batch * token) if mask is None else mask.sum()
+    lengths = pair.energy.new_full((batch,), token) if mask is None else mask.sum(dim=-1)
+    lengths = lengths.to(pair.energy.dtype)
     residual = torch.zeros_like(pair.energy) if pair.residual is None else pair.residual
-    return Statistics(
-        pair.energy,
-        residual,
-        pair.trace * batch,
-        num_tokens.to(pair.energy.dtype),
-        pair.energy.new_tensor(batch),
-    )
+    return Statistics(pair.energy, residual, (pair.trace * lengths).sum(), lengths.sum())
 
 
 def sum_over_processes(local: Statistics) -> Statistics:
@@ -72,7 +65,7 @@ def sum_over_processes(local: Statistics) -> Statistics:
 
 def ksvd_objective(total: Statistics, log_lambda: Float[Tensor, "head rank"]) -> Float[Tensor, ""]:
     """J², the paper's penalty."""
-    trace = total.trace / total.num_sequences.clamp_min(1)
+    trace = total.trace / total.num_tokens.clamp_min(1)
     return ksvd.objective(total.energy, total.num_tokens, log_lambda, trace).square()
 
 

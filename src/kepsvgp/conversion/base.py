@@ -69,11 +69,14 @@ class ConvertedAttention(nn.Module):
             )
         rank = dim // source.num_heads if rank is None else rank
         self.settings = _DEFAULTS | {"projection": "dual", "rank": rank} | settings
-        bias = source.query.bias is not None
+        bias = source.query.bias is not None or source.key.bias is not None
         self.kep = KEPAttention(dim, source.num_heads, qk_bias=bias, **self.settings)
         self.output = nn.Identity() if source.output is None else source.output
         _copy_maps(self.kep, source)
-        self.kep.to(weight.device, weight.dtype).train(module.training)
+        self.kep.to(weight.device, weight.dtype)
+        self.train(module.training)
+        # maps that were frozen stay so; what is new has to be trained
+        self.kep.to_qk.requires_grad_(weight.requires_grad)
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -134,8 +137,10 @@ def _copy_maps(kep: KEPAttention, source: Source) -> None:
     """
     maps = (source.query, source.key)
     kep.to_qk.weight.copy_(torch.cat([each.weight for each in maps]))
-    if source.query.bias is not None and source.key.bias is not None:
-        kep.to_qk.bias.copy_(torch.cat([source.query.bias, source.key.bias]))
+    if kep.to_qk.bias is not None:
+        none = torch.zeros(kep.dim)
+        biases = [none if each.bias is None else each.bias.cpu() for each in maps]
+        kep.to_qk.bias.copy_(torch.cat(biases))
     if kep.projection != "dual":
         return
     # (head value dim)
@@ -148,6 +153,8 @@ def _copy_maps(kep: KEPAttention, source: Source) -> None:
     dual = kep.to_dual.weight.unflatten(0, (2 * kep.num_heads, -1))
     dual[:, :kept] = coefficients.repeat(2, 1, 1)
     kep.u_mean.copy_(torch.eye(kep.rank).expand_as(kep.u_mean))
+    # ranks beyond the width of a head begin silent
+    kep.to_output.weight.zero_()
     kep.to_output.weight[:, :kept] = basis
     kep.to_output.bias.zero_()
     if source.value.bias is not None:

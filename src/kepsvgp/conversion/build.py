@@ -31,7 +31,8 @@ def describe(model: nn.Module, model_args: Mapping[str, Any]) -> Build:
         config: Any = model.pretrained_cfg
         arguments = {"num_classes": model.num_classes} | dict(model_args)
         return Build("timm", config["architecture"], arguments)
-    if isinstance(model, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+    # a class of one's own that extends them is built by its author
+    if type(model) in (nn.TransformerEncoder, nn.TransformerEncoderLayer):
         return _describe_encoder(model)
     if isinstance(model, ConvertedMultiheadAttention):
         return Build("torch", "MultiheadAttention", _attention_arguments(model))
@@ -69,11 +70,11 @@ def _library(name: str) -> Any:
         raise UserError(f"This needs {name}: pip install 'kepsvgp[{extra}]'.") from None
 
 
-def _describe_encoder(model: nn.TransformerEncoder | nn.TransformerEncoderLayer) -> Build:
-    layer = model.layers[0] if isinstance(model, nn.TransformerEncoder) else model
-    assert isinstance(layer, nn.TransformerEncoderLayer)
-    activation = {F.relu: "relu", F.gelu: "gelu"}.get(layer.activation)
-    if activation is None:
+def _describe_encoder(model: Any) -> Build:
+    layers = list(model.layers) if isinstance(model, nn.TransformerEncoder) else [model]
+    layer = layers[0]
+    activation = {F.relu: "relu", F.gelu: "gelu"}.get(getattr(layer, "activation", None))
+    if activation is None or any(type(each) is not nn.TransformerEncoderLayer for each in layers):
         return Build("own", f"torch.nn.{type(model).__name__}", {})
     attention = _attention_arguments(layer.self_attn)
     arguments = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, load_model, save_model
 from torch import nn
 
 from kepsvgp.conversion.base import Adapter, converted_layers, replace
@@ -156,6 +156,12 @@ def load_pretrained(
         without_nested_tensors(model, [module])
         converted = by_name[entry["adapter"]](module, **entry["settings"])
         model = replace(model, name, converted)
+    # parts may have a type of their own
+    stored = load_file(folder / WEIGHTS)
+    for each in (model.named_parameters, model.named_buffers):
+        for name, value in each(remove_duplicate=False):
+            if name in stored:
+                value.data = value.data.to(stored[name].dtype)
     try:
         load_model(model, folder / WEIGHTS)
     except RuntimeError as error:

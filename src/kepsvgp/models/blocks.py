@@ -90,7 +90,7 @@ class Block(nn.Module):
         x = x + self.attention(normalised, mask, num_samples=num_samples, generator=generator)
         if not pool:
             return x + self.mlp(self.mlp_norm(x))
-        if _has_training_parts(self.mlp):
+        if _has_training_parts(self.mlp) or not _is_untouched(self.mlp, MLP):
             return mean_pool(x + self.mlp(self.mlp_norm(x)), mask)
         to_hidden, activation, _, to_output, _ = self.mlp
         hidden = activation(to_hidden(self.mlp_norm(x)))
@@ -102,9 +102,9 @@ class Block(nn.Module):
 
         That takes modules as the block was made with, no gradients, and narrow scores.
         """
-        attention, (to_hidden, activation, _, _, _) = self.attention, self.mlp
-        parts = (attention, self.mlp_norm, to_hidden, activation)
-        kinds = (KEPAttention, nn.LayerNorm, nn.Linear, nn.GELU)
+        attention, (to_hidden, activation, *_) = self.attention, self.mlp
+        parts = (attention, self.mlp_norm, self.mlp, to_hidden, activation)
+        kinds = (KEPAttention, nn.LayerNorm, MLP, nn.Linear, nn.GELU)
         return (
             isinstance(attention, KEPAttention)
             and attention.noise == "joint"

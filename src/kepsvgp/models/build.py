@@ -183,7 +183,10 @@ def vit_cifar(
     the attention into all layers.
     """
     config = ModelConfig(
-        depth=depth, kep_layers=kep_layers or "all", dropout=dropout, kep=kep or KepConfig()
+        depth=depth,
+        kep_layers="all" if kep_layers is None else kep_layers,
+        dropout=dropout,
+        kep=kep or KepConfig(),
     )
     return build_model(config, ImageShape(3, 32, 32), num_classes, attention=attention)
 
@@ -231,7 +234,7 @@ def transformer_cola(
         mlp_dim=256,
         embedding_dim=128,
         dropout=dropout,
-        kep_layers=kep_layers or "all",
+        kep_layers="all" if kep_layers is None else kep_layers,
         kep=kep or KepConfig(rank=5, num_landmarks=10),
     )
     shape = TextShape(vocab_size, feature_layers, feature_dim)
