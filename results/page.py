@@ -116,11 +116,15 @@ def seeds_ahead(path: str, rule: str = "score") -> dict[str, list[bool]]:
     pairs = list(zip(measured("kep"), measured("msp"), strict=True))
     return {
         column["key"]: [
-            (kep[column["key"]] > msp[column["key"]]) == column["title"].endswith("↑")
+            _sign(column) * kep[column["key"]] > _sign(column) * msp[column["key"]]
             for kep, msp in pairs
         ]
         for column in found["columns"]
     }
+
+
+def _sign(column: dict[str, Any]) -> int:
+    return 1 if column["title"].endswith("↑") else -1
 
 
 def _lines(columns: list[dict[str, Any]], rows: dict[str, dict[str, str]]) -> str:

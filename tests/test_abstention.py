@@ -68,3 +68,25 @@ def test_abstainer_refuses_missing_labels_and_other_files(generator, tmp_path) -
     write_json(tmp_path / "abstainer.json", {})
     with pytest.raises(UserError, match="must be a saved Abstainer"):
         Abstainer.load(tmp_path)
+
+
+def test_abstainer_refuses_predictions_of_other_numbers_of_samples(generator, tmp_path) -> None:
+    logits = torch.randn(5, 40, 3, generator=generator)
+    ten, one = Prediction.from_logits(logits), Prediction.from_logits(logits[:1])
+    rule = Abstainer.fit(ten, ten.label, max_risk=0.3)
+    rule.save(tmp_path)
+    rule = Abstainer.load(tmp_path)
+
+    assert not rule.abstain(ten).all()
+    with pytest.raises(UserError, match=r"must average 5 samples.*it has 1"):
+        rule.abstain(one)
+    # whoever made these did not say how
+    rule.abstain(Prediction(one.probs, one.aleatoric))
+
+
+def test_predictions_know_their_samples_through_files_and_parts(generator, tmp_path) -> None:
+    prediction = Prediction.from_logits(torch.randn(5, 4, 3, generator=generator))
+    prediction.save(tmp_path / "p.safetensors")
+    assert Prediction.load(tmp_path / "p.safetensors").num_samples == 5
+    assert prediction[:2].num_samples == 5
+    assert Prediction.concatenate([prediction[:2], prediction[2:]]).num_samples == 5

@@ -119,7 +119,7 @@ def test_run_refuses_data_that_were_split_otherwise(run, digits) -> None:
     text = run.config_file.read_text()
     reconfigure(run, text.replace("test_limit = 60", "test_limit = 61"))
     try:
-        with pytest.raises(UserError, match="split as when it was trained"):
+        with pytest.raises(UserError, match="split as they were"):
             run.benchmark()
     finally:
         reconfigure(run, text)

@@ -35,6 +35,8 @@ class Abstainer:
     """Error rate among them."""
     size: int
     """Number of calibration examples."""
+    num_samples: int | None = None
+    """Number of samples behind each of their predictions, where it is known."""
 
     @classmethod
     def fit(
@@ -69,10 +71,22 @@ class Abstainer:
             coverage=found.coverage,
             risk=found.risk,
             size=len(prediction),
+            num_samples=prediction.num_samples,
         )
 
     def abstain(self, prediction: Prediction) -> Bool[Tensor, " example"]:
-        """True where the answer should be withheld."""
+        """True where the answer should be withheld.
+
+        A threshold is one for as many samples as it was fitted with; fewer are more confident.
+        """
+        if None not in (self.num_samples, prediction.num_samples) and (
+            self.num_samples != prediction.num_samples
+        ):
+            raise UserError(
+                f"prediction must average {self.num_samples} samples, as those that the rule was "
+                f"fitted to; it has {prediction.num_samples}, for which its promise does not hold. "
+                "Predict with as many samples, or fit the rule again."
+            )
         return ~(prediction.confidence.double() >= self.threshold)
 
     def save(self, folder: Path | str) -> None:
@@ -92,7 +106,9 @@ class Abstainer:
         """Reads what `save` wrote."""
         values = read_json(Path(folder) / FILE)
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or values.keys() != names:
+        # older rules do not know their samples
+        needed = names - {"num_samples"}
+        if not isinstance(values, dict) or not needed <= values.keys() <= names:
             raise UserError(f"{Path(folder) / FILE} must be a saved Abstainer; fit it again.")
         if values["threshold"] is None:
             values["threshold"] = math.inf

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,6 +27,8 @@ from kepsvgp.objective import logits_of
 
 Average = Literal["probs", "logits"]
 
+_NUM_SAMPLES = "num_samples"
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -46,6 +48,8 @@ class Prediction:
     """The true labels, where they are known."""
     index: Int[Tensor, " example"] | None = None
     """Positions of the examples in their split, where they are known."""
+    num_samples: int | None = None
+    """Number of samples that were averaged, where it is known."""
 
     @property
     def label(self) -> Int[Tensor, " example"]:
@@ -76,7 +80,7 @@ class Prediction:
             name: value[:, rows] if name == "logits" else value[rows]
             for name, value in self._present().items()
         }
-        return Prediction(**values)
+        return Prediction(**values, num_samples=self.num_samples)
 
     @classmethod
     def from_logits(
@@ -98,7 +102,7 @@ class Prediction:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         sampled = logits.softmax(dim=-1)
         probs = logits.mean(dim=0).softmax(dim=-1) if average == "logits" else sampled.mean(dim=0)
-        return cls(probs, entropy(sampled).mean(dim=0))
+        return cls(probs, entropy(sampled).mean(dim=0), num_samples=logits.shape[0])
 
     @classmethod
     def concatenate(cls, parts: Sequence["Prediction"]) -> "Prediction":
@@ -108,7 +112,7 @@ class Prediction:
             name: torch.cat([getattr(part, name) for part in parts], dim=int(name == "logits"))
             for name in names
         }
-        return cls(**values)
+        return cls(**values, num_samples=parts[0].num_samples)
 
     def save(self, path: Path, *, run: str = "") -> None:
         """Writes the prediction as a safetensors file, as a whole or not at all.
@@ -116,8 +120,11 @@ class Prediction:
         With the name of a run it is refused where that of another one is wanted.
         """
         tensors = {name: value.contiguous() for name, value in self._present().items()}
+        about = {RUN: run} if run else {}
+        if self.num_samples is not None:
+            about[_NUM_SAMPLES] = str(self.num_samples)
         with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata=tensor_metadata({RUN: run} if run else None))
+            save_file(tensors, temporary, metadata=tensor_metadata(about))
             seal_tensors(temporary)
 
     @classmethod
@@ -127,7 +134,8 @@ class Prediction:
         about = check_tensors(path, "a saved prediction", remedy)
         check_run(path, about.get(RUN), run, remedy)
         try:
-            return cls(**load_file(path))
+            count = about.get(_NUM_SAMPLES)
+            return cls(**load_file(path), num_samples=None if count is None else int(count))
         except TypeError as error:
             raise UserError(
                 f"{path} must hold a saved prediction; it is something else ({error}). {remedy}"
@@ -135,7 +143,7 @@ class Prediction:
 
     def _present(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 @runtime_checkable
@@ -190,7 +198,7 @@ def predict(
     prediction = Prediction.from_logits(logits, average)
     if not keep_logits:
         return prediction
-    return Prediction(prediction.probs, prediction.aleatoric, logits=logits)
+    return replace(prediction, logits=logits)
 
 
 def sampled_logits(
@@ -255,7 +263,8 @@ def predict_batches(
         else:
             part = predictor.predict(inputs, generator=generator)
         kept = part.logits.cpu() if keep_logits and part.logits is not None else None
-        parts.append(Prediction(part.probs.cpu(), part.aleatoric.cpu(), kept, labels, index))
+        probs, aleatoric = part.probs.cpu(), part.aleatoric.cpu()
+        parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples))
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)

@@ -35,6 +35,7 @@ from kepsvgp.configfile import (
     load_config,
 )
 from kepsvgp.data import Benchmark, load_benchmark
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
     RUN,
@@ -148,10 +149,10 @@ class RunFolder:
         data = self.config().data
         benchmark = load_benchmark(data.model_copy(update={"root": root}) if root else data)
         then, now = self.record()["splits"], benchmark.split_record()
-        if then["checksums"] != now["checksums"]:
+        if not is_same_split(then, now):
             raise UserError(
-                f"the data of {self.path} must be split as when it was trained; their checksums "
-                "differ. Point data.root at the data that the run was trained on."
+                f"the data of {self.path} must be those it was trained on, split as they were; "
+                "their checksums differ. Point data.root, or data.path, at the data of then."
             )
         return benchmark
 
@@ -213,7 +214,7 @@ class RunFolder:
                 f"a resumed run must keep its configuration; {', '.join(changed)} differ from "
                 f"{self.config_file}. Give another --out for another run."
             )
-        if self.record()["splits"]["checksums"] != record["splits"]["checksums"]:
+        if not is_same_split(self.record()["splits"], record["splits"]):
             raise UserError(
                 f"a resumed run must keep its data; their splits are not those of {self.path}."
             )
@@ -237,6 +238,14 @@ class RunFolder:
         self.metrics_file.unlink(missing_ok=True)
         for name in ("predictions", "methods"):
             shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def forget_method(self, checkpoint: str, method: str) -> None:
+        """Removes what was predicted and measured with a method that is about to change."""
+        shutil.rmtree(self.predictions_file(checkpoint, method, "").parent, ignore_errors=True)
+        with _flock(self.path / ".metrics.lock", wait=True):
+            metrics = self.metrics()
+            if metrics.get(checkpoint, {}).pop(method, None) is not None:
+                write_json(self.metrics_file, metrics, run=self.identity())
 
     @contextmanager
     def lock(self) -> Iterator[None]:

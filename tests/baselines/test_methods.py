@@ -14,10 +14,15 @@ from kepsvgp.config import DataConfig, RunConfig
 from kepsvgp.configfile import parse_config
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
+from kepsvgp.evaluation import evaluate
+from kepsvgp.experiments.plan import Ask, Task
+from kepsvgp.experiments.records import is_trained
+from kepsvgp.experiments.work import perform
 from kepsvgp.files import read_json, write_json
 from kepsvgp.models.sngp import RandomFeatureGP
 from kepsvgp.prediction import Prediction, predict_batches
 from kepsvgp.runs import CHECKPOINTS, RunFolder
+from kepsvgp.training import train
 
 TRAINED = ["msp", "kep", "sgpa", "primal", "sngp", "svdkl"]
 
@@ -193,3 +198,33 @@ def test_results_of_softmax_runs_have_the_name_of_the_posthoc_method() -> None:
 
 def test_own_data_needs_no_more_than_a_path(tmp_path: Path) -> None:
     assert DataConfig(name="csv", path=tmp_path).path == tmp_path
+
+
+def test_results_of_another_ensemble_are_forgotten(
+    runs: dict[str, RunFolder], benchmark: Benchmark
+) -> None:
+    run, others = runs["msp"], [runs["other"]]
+    pair = get_method("ensemble", run, benchmark, "nll", members=others)
+    evaluate(run, benchmark, pair, method="ensemble", checkpoint="nll", splits=["test"])
+    evaluate(run, benchmark, pair, method="msp", checkpoint="nll", splits=["test"])
+
+    get_method("ensemble", run, benchmark, "nll", members=others)
+    assert set(run.metrics()["nll"]) == {"ensemble", "msp"}
+    get_method("ensemble", run, benchmark, "nll", members=[*others, *others])
+
+    assert set(run.metrics()["nll"]) == {"msp"}
+    assert not run.predictions_file("nll", "ensemble", "test").exists()
+    assert run.predictions_file("nll", "msp", "test").exists()
+
+
+def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
+    benchmark: Benchmark, tmp_path: Path
+) -> None:
+    run = train(settings("sngp"), benchmark, tmp_path / "run")
+    assert not is_trained(run)
+    task = Task(name="run", config=settings("sngp"), asks=(Ask("sngp", "score", "val"),))
+    assert perform(task, tmp_path) == {}
+    assert is_trained(run)
+    head = run.model().head
+    assert isinstance(head, RandomFeatureGP)
+    assert head.is_fitted

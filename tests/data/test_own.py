@@ -11,6 +11,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from kepsvgp.config import DataConfig
 from kepsvgp.data import folder, load_benchmark, pictures
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.data.own import stratified_split
 from kepsvgp.errors import UserError
 
@@ -262,3 +263,28 @@ def test_stratified_split_is_seeded_and_has_every_class_in_every_part() -> None:
     assert not torch.equal(first.train, other.train)
     assert torch.equal(first.rows.sort().values, torch.arange(58))
     assert all(set(labels[part].tolist()) == {0, 1, 2} for part in first)
+
+
+def test_changed_texts_and_images_have_another_record(tmp_path: Path) -> None:
+    """Although their rows, of which the splits are made, are the same."""
+    write_table(tmp_path / "texts.csv", ROWS)
+    write_images(tmp_path / "images", {"cat": 12, "dog": 12})
+
+    def records() -> list[dict]:
+        texts = DataConfig(name="csv", path=tmp_path / "texts.csv", root=tmp_path)
+        images = DataConfig(name="images", path=tmp_path / "images", root=tmp_path, image_size=8)
+        return [load_benchmark(config).split_record() for config in (texts, images)]
+
+    before = records()
+    assert all(map(is_same_split, before, records()))
+    # the labels stay in their order
+    write_table(tmp_path / "texts.csv", [*ROWS[2:], *ROWS[:2]])
+    cats = tmp_path / "images" / "cat"
+    (cats / "0.png").rename(cats / "0.old")
+    (cats / "3.png").rename(cats / "0.png")
+    (cats / "0.old").rename(cats / "3.png")
+    for then, now in zip(before, records(), strict=True):
+        assert then["checksums"] == now["checksums"]
+        assert not is_same_split(then, now)
+        # records of older runs have no contents
+        assert is_same_split({"checksums": then["checksums"]}, now)

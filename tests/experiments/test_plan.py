@@ -131,15 +131,15 @@ def test_merged_tasks_have_all_questions_once() -> None:
     tasks = [
         Task(name="a", config=config(), asks=(first, second)),
         Task(name="b", config=config(), asks=(first,)),
-        Task(name="a", config=config(), asks=(third, first), is_inspected=True),
+        Task(name="a", config=config(), asks=(third, first), inspected="last"),
     ]
 
     both = merged(tasks)
 
     assert [task.name for task in both] == ["a", "b"]
     assert both[0].asks == (first, second, third)
-    assert both[0].is_inspected
-    assert not both[1].is_inspected
+    assert both[0].inspected == "last"
+    assert both[1].inspected is None
 
 
 def test_task_survives_json(study) -> None:

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+import shutil
 import sys
 
 import pytest
 
 from kepsvgp.cli import main
+from kepsvgp.data import ood
 from kepsvgp.errors import UserError
 from kepsvgp.experiments import sweep
 from kepsvgp.experiments.cells import Cell, Reader, fill
@@ -15,8 +17,11 @@ from kepsvgp.experiments.declarations import METRICS, Table
 from kepsvgp.experiments.evidence import keep_evidence
 from kepsvgp.experiments.figures import figure_data
 from kepsvgp.experiments.filled import fill_table
+from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.formats import as_csv, as_json, latex, markdown
-from kepsvgp.experiments.records import estimate
+from kepsvgp.experiments.inspection import inspect_run
+from kepsvgp.experiments.plan import row_task
+from kepsvgp.experiments.records import estimate, left_of, read_record, write_record
 from kepsvgp.experiments.tables import NAMES as EVERY
 from kepsvgp.experiments.tables import TABLES
 from kepsvgp.metrics import all_metrics, ood_auroc
@@ -305,3 +310,34 @@ def test_report_shows_variants_where_they_are_few(swept) -> None:
     methods = {run.name.split("-")[1] for run in sweep.reported_runs(swept.pieces, swept.out)}
     assert methods == {"msp", "kep", "svdkl", "sgpa"}
     assert len(sweep.reported_runs(swept.pieces, swept.out)) == 4 * 2
+
+
+def test_sets_that_come_later_are_left_to_do(swept, monkeypatch) -> None:
+    exhibit, study = swept.piece("table3")
+    task = row_task(exhibit, exhibit.rows_for("digits")[0], study, 0)
+    assert left_of(task, swept.out).is_nothing
+    monkeypatch.setattr(ood, "names_now", lambda _: ["svhn"])
+    assert [ask.splits for ask in left_of(task, swept.out).asks] == ["ood"]
+
+
+def test_spectra_of_other_weights_or_examples_are_not_the_figure_s(swept, tmp_path) -> None:
+    exhibit, study = swept.piece("figure4")
+    task = row_task(exhibit, exhibit.rows[0], study, 0)
+    run = RunFolder(swept.out / task.name)
+    found = inspected(run, "score")
+    assert found is not None
+    assert found["checkpoint"] == "score"
+    assert inspected(run, "last") is None
+    copy = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
+    inspect_run(copy, copy.benchmark(), checkpoint="score", split="val", examples=3)
+    assert inspected(copy, "score") is None
+
+
+def test_notes_are_those_of_when_it_was_measured(swept, tmp_path) -> None:
+    exhibit, study = swept.piece("table2")
+    out = shutil.copytree(swept.out, tmp_path / "out")
+    assert any("generated" in note for note in Reader(exhibit, study, out).notes())
+    for folder in out.glob("digits-*"):
+        run = RunFolder(folder)
+        write_record(run, read_record(run)._replace(notes=[]))
+    assert not Reader(exhibit, study, out).notes()

@@ -128,6 +128,8 @@ def get_method(
     stamp = _stamp([run, *members], checkpoint)
     if _is_current(folder, stamp):
         return _load(posthoc, folder, direct, members, checkpoint, device)
+    # what another ensemble or other weights said is no longer the method's
+    run.forget_method(checkpoint, name)
     fitted = _fit(posthoc, run, benchmark, direct, members, checkpoint, device, console)
     fitted.save(folder)
     # last, as it says that the rest is there

@@ -53,6 +53,12 @@ def fit(
     return run
 
 
+def is_finished(run: RunFolder) -> bool:
+    """Whether the weights of a trained run have their posterior, which is fitted after training."""
+    head = run.model().head
+    return isinstance(head, RandomFeatureGP) and head.is_fitted
+
+
 def fit_posterior(
     model: Classifier, train_batches: Iterable[Any], *, device: torch.device | None = None
 ) -> None:

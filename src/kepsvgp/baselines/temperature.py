@@ -10,8 +10,9 @@ References:
     Guo et al., 2017, arXiv:1706.04599.
 """
 
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     probs = _keep_label(probs, prediction.label)
     share = prediction.aleatoric / prediction.entropy.clamp_min(1e-12)
     aleatoric = entropy(probs) * share.clamp_max(1.0)
-    return Prediction(probs, aleatoric, None, prediction.labels, prediction.index)
+    return replace(prediction, probs=probs, aleatoric=aleatoric, logits=None)
 
 
 def best_temperature(
@@ -71,9 +72,15 @@ def best_temperature(
     """The minimiser of the negative log-likelihood, by LBFGS on log T."""
     if len(labels) == 0:
         raise UserError("temperature scaling must have validation examples; got none.")
+    if (probs.argmax(dim=-1) == labels).all():
+        warnings.warn(
+            "the temperature is left at 1: the validation set has no error, so that the sharpest "
+            "probabilities would fit it best. More validation examples may have one.",
+            stacklevel=2,
+        )
+        return 1.0
     logits = _log(probs)
-    # d/d(1/T) of the NLL vanishes nowhere when every label is the most probable class or, T
-    # growing, when none is better than chance: the bounds keep the answer finite
+    # where labels are no better than chance T grows without end: the bounds keep it finite
     log_t = torch.zeros((), dtype=logits.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [log_t], lr=0.5, max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe"

@@ -52,6 +52,8 @@ class Benchmark:
         notes: What was reduced, generated or is missing, for every table and report.
         augment: The augmentation that suits these images; None for none.
         vocabulary_size: Number of token ids; 0 for images.
+        contents: Checksum of data of one's own, which may change under their rows; None for
+            published ones.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Benchmark:
     notes: tuple[str, ...] = ()
     augment: Augment | None = None
     vocabulary_size: int = 0
+    contents: str | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
@@ -90,10 +93,18 @@ class Benchmark:
             "checksums": {name: checksum(part.rows) for name, part in splits.items()},
             "notes": list(self.notes),
         }
+        if self.contents is not None:
+            record["contents"] = self.contents
         if isinstance(self.train, ImageExamples):
             mean, std = self.train.normalisation
             record["normalisation"] = {"mean": list(mean), "std": list(std)}
         return record
+
+
+def is_same_split(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two split records are of the same examples; older ones have no contents."""
+    same_contents = then.get("contents") in (None, now.get("contents"))
+    return then["checksums"] == now["checksums"] and same_contents
 
 
 def checksum(rows: Int[Tensor, " example"]) -> str:

@@ -24,6 +24,7 @@ def load(config: DataConfig) -> Benchmark:
     wanted = split.rows
     # only the images that are used are opened, and only the first time
     paths = [found.items[row] for row in wanted.tolist()]
+    names = [f"{path.relative_to(root)}, {path.stat().st_size} bytes" for path in paths]
     listing = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     name = store.key(listing, config.image_size, config.grayscale)
     array = store.cached(
@@ -47,6 +48,7 @@ def load(config: DataConfig) -> Benchmark:
         shifts=corrupted.sets,
         notes=corrupted.notes,
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
+        contents=own.contents(names, labels),
     )
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from kepsvgp.config import DataConfig
 from kepsvgp.data import cifar, pictures, store, svhn
 from kepsvgp.data.examples import Examples, ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError
@@ -44,6 +45,14 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
     else:
         notes.append(f"out-of-distribution set lsun is missing ({LSUN_FOLDER}/)")
     return Others(makers, tuple(notes))
+
+
+def names_now(config: DataConfig) -> list[str]:
+    """The sets of other images that lie beside a CIFAR now; nothing is read."""
+    layouts = {layout.name: layout for layout in (cifar.CIFAR10, cifar.CIFAR100)}
+    if config.name not in layouts:
+        return []
+    return list(for_cifar(store.data_root(config.root), layouts[config.name]).makers)
 
 
 def from_svhn(root: Path, normalisation: Normalisation) -> ImageExamples:

@@ -4,10 +4,14 @@ Both kinds may come as one set, which is split here with each class in proportio
 named `train`, `test` and, if wished, `val`.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from kepsvgp.config import DataConfig
 from kepsvgp.data.benchmark import Split
@@ -54,6 +58,12 @@ def divide(
         items += [item for item, _ in pairs]
         labels += [number[name] for _, name in pairs]
     return Labelled(items, labels, classes, _split(rows, labels, config, source))
+
+
+def contents(items: Sequence[object], labels: Int[Tensor, " item"]) -> str:
+    """SHA-256 of items in their order, each with its class."""
+    pairs = list(zip(map(str, items), labels.tolist(), strict=True))
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
 def _split(

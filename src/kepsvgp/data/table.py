@@ -34,6 +34,7 @@ def load(config: DataConfig) -> Benchmark:
         test=test,
         seed=config.seed,
         vocabulary_size=made.vocabulary_size,
+        contents=own.contents(texts, labels),
     )
 
 

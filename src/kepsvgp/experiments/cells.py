@@ -132,11 +132,12 @@ class Reader:
     def scores(self, row: Row, split: str) -> Scores:
         """Probabilities of all seeds for a set; of their mean, for an ensemble."""
         each = [self.prediction(row, seed, split) for seed in range(self.study.seeds)]
-        probs = torch.stack([prediction.probs.double() for prediction in each])
+        probs = torch.stack([prediction.probs for prediction in each])
         if row.is_ensemble:
             if len(each) < 2:
                 raise Missing("an ensemble must have at least two seeds")
-            probs = probs.mean(dim=0, keepdim=True)
+            # in the type of the others, so that a probability of zero costs the same
+            probs = probs.double().mean(dim=0, keepdim=True).to(probs.dtype)
         labels = each[0].labels
         assert labels is not None
         return Scores(probs, labels)
@@ -148,7 +149,9 @@ class Reader:
             for seed in range(self.study.seeds):
                 run = RunFolder(self.out / self.task(row, seed).name)
                 if run.record_file.exists():
-                    found |= dict.fromkeys(run.record().get("notes", []))
+                    # of when it was measured; of when it was trained, for older records
+                    then = read_record(run).notes
+                    found |= dict.fromkeys(run.record().get("notes", []) if then is None else then)
         # what is said of sets that are not asked here is left out
         silent = [word for need, word in _ABOUT.items() if need not in self.exhibit.needs]
         return [note for note in found if not any(word in note for word in silent)]

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from kepsvgp.experiments.cells import Missing, Reader
 from kepsvgp.experiments.declarations import METRICS, TITLES, Figure
 from kepsvgp.experiments.filled import notes_of
-from kepsvgp.experiments.findings import INSPECT_FILE
+from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.plan import Study
-from kepsvgp.files import read_json
 
 # what figure 2 shows of every corruption
 BARS = ("accuracy", "aurc", "ece", "nll")
@@ -131,11 +130,11 @@ def _spectra(reader: Reader, notes: list[str]) -> dict[str, Any]:
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
             continue
-        path = run.path / INSPECT_FILE
-        if path.exists():
-            spectra[row.title] = read_json(path, run=run.identity())
-        else:
+        found = inspected(run, reader.study.checkpoint_of(reader.task(row, 0).config))
+        if found is None:
             notes.append(f"{row.title}: not inspected yet.")
+        else:
+            spectra[row.title] = found
     if reader.study.seeds > 1:
         notes.append("The spectra are those of the first seed.")
     return spectra

@@ -1,10 +1,16 @@
 """What `kepsvgp inspect` says of a run's attention layers, and what looks wrong about them."""
 
 import math
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from kepsvgp.files import read_json
+from kepsvgp.runs import RunFolder
+
 INSPECT_FILE = "inspect.json"
+# examples of the test set that are looked at unless others are asked for
+EXAMPLES = 64
 
 # The rank should explain at least this share of the spectrum,
 EXPLAINED = 0.8
@@ -91,6 +97,19 @@ class Inspection(BaseModel):
     examples: int
     split: str
     layers: list[LayerReport]
+    checkpoint: str = ""
+    """Whose weights were looked at; older files do not say, and have the selected ones."""
+
+
+def inspected(run: RunFolder, checkpoint: str) -> dict[str, Any] | None:
+    """What `inspect.json` says of a checkpoint, by the usual examples; None if of anything else."""
+    path = run.path / INSPECT_FILE
+    if not path.exists():
+        return None
+    found = read_json(path, "examples", "split", "layers", run=run.identity())
+    usual = "test", min(EXAMPLES, run.record()["splits"]["sizes"]["test"])
+    about = found.get("checkpoint") or run.config().train.select
+    return found if (found["split"], found["examples"], about) == (*usual, checkpoint) else None
 
 
 def findings(report: LayerReport) -> list[str]:

@@ -19,6 +19,7 @@ from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.experiments.findings import (
+    EXAMPLES,
     INSPECT_FILE,
     Inspection,
     LayerReport,
@@ -41,8 +42,6 @@ from kepsvgp.files import write_json
 from kepsvgp.prediction import call, evaluating
 from kepsvgp.runs import Checkpoint, RunFolder
 
-EXAMPLES = 64
-
 
 def inspect_run(
     run: RunFolder,
@@ -57,6 +56,8 @@ def inspect_run(
     some = chosen.subset(torch.arange(min(examples, len(chosen))))
     model = run.model(checkpoint)
     inspection = inspect_model(model, batches(some, 16), split=split, seed=run.config().seed)
+    about = {"checkpoint": checkpoint or run.config().train.select}
+    inspection = inspection.model_copy(update=about)
     write_json(run.path / INSPECT_FILE, inspection.model_dump(), run=run.identity())
     return inspection
 

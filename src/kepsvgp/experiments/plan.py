@@ -51,7 +51,7 @@ class Task(BaseModel):
         name: Its folder under the output root.
         config: What is trained.
         asks: What is predicted and measured afterwards.
-        is_inspected: Whether its attention kernels are looked at.
+        inspected: The checkpoint whose attention kernels are looked at; None for none.
         after: Tasks that must be done before, as this one starts from their weights.
     """
 
@@ -59,7 +59,7 @@ class Task(BaseModel):
     name: str
     config: RunConfig
     asks: tuple[Ask, ...] = ()
-    is_inspected: bool = False
+    inspected: str | None = None
     after: tuple[str, ...] = ()
 
 
@@ -213,11 +213,12 @@ def row_tasks(exhibit: Table | Figure, row: Row, study: Study, seed: int) -> lis
     asks = tuple(
         Ask(row.method, study.checkpoint_of(config), splits) for splits in splits_of(exhibit)
     )
+    looks_inside = isinstance(exhibit, Figure) and exhibit.is_inspected
     task = Task(
         name=run_name(config),
         config=config,
         asks=asks,
-        is_inspected=isinstance(exhibit, Figure) and exhibit.is_inspected,
+        inspected=study.checkpoint_of(config) if looks_inside else None,
         after=tuple(t.name for t in before),
     )
     return [*before, task]
@@ -251,7 +252,7 @@ def merged(tasks: Iterable[Task]) -> list[Task]:
         by_name[task.name] = known.model_copy(
             update={
                 "asks": tuple(dict.fromkeys((*known.asks, *task.asks))),
-                "is_inspected": known.is_inspected or task.is_inspected,
+                "inspected": known.inspected or task.inspected,
             }
         )
     return list(by_name.values())

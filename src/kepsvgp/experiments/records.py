@@ -15,10 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kepsvgp.baselines import sngp
 from kepsvgp.baselines.svdkl import second_step
 from kepsvgp.config import RunConfig
+from kepsvgp.data import ood
 from kepsvgp.errors import UserError
-from kepsvgp.experiments.findings import INSPECT_FILE
+from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.plan import Ask, Task
 from kepsvgp.experiments.published import published
 from kepsvgp.files import read_json, write_json
@@ -35,11 +37,13 @@ class Record(NamedTuple):
         answered: The sets that each answered ask meant.
         seconds: Time of each step: `train`, `inspect`, and asks by their key.
         failed: Why an ask could not be answered the last time.
+        notes: What there was to say of the data when the last ask was answered.
     """
 
     answered: dict[str, list[str]]
     seconds: dict[str, float]
     failed: dict[str, str]
+    notes: list[str] | None = None
 
 
 def ask_key(ask: Ask) -> str:
@@ -52,8 +56,9 @@ def read_record(run: RunFolder) -> Record:
     path = run.path / SWEEP_FILE
     if not path.exists():
         return Record({}, {}, {})
-    found = read_json(path, *Record._fields)
-    return Record(**{name: found[name] for name in Record._fields})
+    # older records have no notes
+    found = read_json(path, "answered", "seconds", "failed")
+    return Record(found["answered"], found["seconds"], found["failed"], found.get("notes"))
 
 
 def write_record(run: RunFolder, record: Record) -> None:
@@ -66,14 +71,21 @@ def is_trained(run: RunFolder) -> bool:
     if not run.config_file.exists() or not run.weights_file().exists():
         return False
     position = load_position(run.state_file)
-    return position is not None and position.done
+    if position is None or not position.done:
+        return False
+    return run.config().method != "sngp" or sngp.is_finished(run)
 
 
 def is_answered(run: RunFolder, ask: Ask, record: Record) -> bool:
-    """Whether every set that an ask meant has its metrics and predictions."""
+    """Whether every set that an ask means has its metrics and predictions.
+
+    Sets of other data may have come since it was answered.
+    """
     names = record.answered.get(ask_key(ask))
     if names is None:
         return False
+    if ask.splits == "ood":
+        names = {*names, *(f"ood/{name}" for name in ood.names_now(run.config().data))}
     measured = run.metrics().get(ask.checkpoint, {}).get(ask.method, {})
     return all(
         name in measured and run.predictions_file(ask.checkpoint, ask.method, name).exists()
@@ -107,7 +119,7 @@ def left_of(task: Task, out: Path) -> Left:
     try:
         return _left_of(task, RunFolder(out / task.name))
     except UserError:
-        return Left(0, task.asks, task.is_inspected)
+        return Left(0, task.asks, task.inspected is not None)
 
 
 def _left_of(task: Task, run: RunFolder) -> Left:
@@ -115,10 +127,11 @@ def _left_of(task: Task, run: RunFolder) -> Left:
         done = len(run.history()) if run.config_file.exists() else 0
         # the last step after the last epoch may be missing
         epochs = max(1, total_epochs(task.config) - done)
-        return Left(epochs, task.asks, task.is_inspected)
+        return Left(epochs, task.asks, task.inspected is not None)
     record = read_record(run)
     asks = tuple(ask for ask in task.asks if not is_answered(run, ask, record))
-    return Left(0, asks, task.is_inspected and not (run.path / INSPECT_FILE).exists())
+    is_unseen = task.inspected is not None and inspected(run, task.inspected) is None
+    return Left(0, asks, is_unseen)
 
 
 def failure(out: Path, name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from kepsvgp.baselines.methods import get_method, train_method
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import default_device, evaluate
-from kepsvgp.experiments.findings import INSPECT_FILE
+from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.inspection import inspect_run
 from kepsvgp.experiments.plan import Ask, Task
 from kepsvgp.experiments.records import (
@@ -43,13 +43,13 @@ def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, 
         for ask in task.asks
         if not is_answered(run, ask, read_record(run))
     }
-    if task.is_inspected and not (run.path / INSPECT_FILE).exists():
-        steps["inspect"] = partial(_inspected, run, benchmark)
+    if task.inspected is not None and inspected(run, task.inspected) is None:
+        steps["inspect"] = partial(_inspect, run, benchmark, task.inspected)
     failed = {}
     for step, do in steps.items():
         start = time.perf_counter()
         try:
-            _remember(run, step, start, do())
+            _remember(run, step, start, do(), notes=benchmark.notes)
         except Exception as error:
             failed[step] = _told(error)
             _remember(run, step, start, None, failed[step])
@@ -105,8 +105,8 @@ def selected(benchmark: Benchmark, selector: str) -> list[str]:
     return [selector]
 
 
-def _inspected(run: RunFolder, benchmark: Benchmark) -> list[str]:
-    inspect_run(run, benchmark)
+def _inspect(run: RunFolder, benchmark: Benchmark, checkpoint: str) -> list[str]:
+    inspect_run(run, benchmark, checkpoint=as_checkpoint(checkpoint))
     return ["test"]
 
 
@@ -116,6 +116,7 @@ def _remember(
     start: float,
     sets: list[str] | None = None,
     reason: str | None = None,
+    notes: Sequence[str] | None = None,
 ) -> None:
     """Adds to what the run remembers: how long a step took, and how it ended."""
     known = read_record(run)
@@ -125,4 +126,4 @@ def _remember(
         return
     answered = known.answered if sets is None else known.answered | {step: sets}
     taken = known.seconds | {step: time.perf_counter() - start}
-    write_record(run, Record(answered, taken, failed))
+    write_record(run, Record(answered, taken, failed, known.notes if notes is None else [*notes]))
