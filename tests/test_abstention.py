@@ -90,3 +90,8 @@ def test_predictions_know_their_samples_through_files_and_parts(generator, tmp_p
     assert Prediction.load(tmp_path / "p.safetensors").num_samples == 5
     assert prediction[:2].num_samples == 5
     assert Prediction.concatenate([prediction[:2], prediction[2:]]).num_samples == 5
+
+
+def test_abstainer_refuses_a_risk_that_is_no_share(generator: torch.Generator) -> None:
+    with pytest.raises(UserError, match=r"max_risk must lie in \(0, 1\); got 5"):
+        Abstainer.fit(*calibrated(10, generator), max_risk=5)

@@ -398,7 +398,10 @@ def test_dropout_acts_in_training_only(generator: torch.Generator) -> None:
         ({"noise": "none"}, "noise must be one of"),
         ({"branches": "re"}, "branches must be one of"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\); got 1.0"),
-        ({"ksvd_loss": "residual"}, "must go with projection='dual'; got 'landmark'"),
+        (
+            {"ksvd_loss": "residual", "projection": "landmark"},
+            "must go with projection='dual'; got 'landmark'",
+        ),
         ({"posterior_scale": -1.0}, "posterior_scale must be positive"),
     ],
 )

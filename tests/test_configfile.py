@@ -35,7 +35,7 @@ def test_config_dump_is_complete() -> None:
     values = tomllib.loads(dump_config(RunConfig()))
 
     assert values["train"]["weight_decay"] == 0.0
-    assert values["model"]["kep"]["projection"] == "landmark"
+    assert values["model"]["kep"]["projection"] == "dual"
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,10 @@ def test_shipped_config_serves_every_method(path, method) -> None:
     shape = TextShape(60) if is_text else ImageShape(3, 32, 32)
     parts = PARTS[config.method]
     build_model(config.model, shape, 2, attention=parts.attention, head=parts.head)
+
+
+def test_mistake_in_an_override_names_the_override() -> None:
+    with pytest.raises(UserError, match=r"digits-small.toml with methd=kep: methd is no known key"):
+        load_config("digits-small", ["methd=kep"])
+    with pytest.raises(UserError, match=r"warmup_epochs must be less than epochs=1.*Set both"):
+        load_config("digits", ["train.epochs=1"])

@@ -25,6 +25,7 @@ def layer_of(golden: dict[str, Tensor], merge: str) -> KEPAttention:
         rank=rank,
         merge=merge,
         num_tokens=num_tokens,
+        projection="landmark",
         num_landmarks=num_landmarks,
     ).double()
     named = {

@@ -17,6 +17,7 @@ ORDER = [
         "ksvd",
         "blocked",
         "denormals",
+        "blocked_dual",
         "svgp",
         "metrics",
         "config",
@@ -41,7 +42,7 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
-MATHS = {"ksvd", "blocked", "svgp", "metrics", "config"}
+MATHS = {"ksvd", "blocked", "blocked_dual", "svgp", "metrics", "config"}
 FOUNDATIONS = {"errors", "files"}
 ANYWHERE = {"__init__", "__main__", "integrations"}
 

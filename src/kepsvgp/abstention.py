@@ -60,8 +60,9 @@ class Abstainer:
                 f"labels must be those of the {len(prediction)} predicted examples; got "
                 f"{'none' if labels is None else len(labels)}."
             )
-        if not 0 < confidence < 1:
-            raise UserError(f"confidence must lie in (0, 1); got {confidence}.")
+        for name, value in (("max_risk", max_risk), ("confidence", confidence)):
+            if not 0 < value < 1:
+                raise UserError(f"{name} must lie in (0, 1); got {value}.")
         correct = prediction.label == labels
         found = threshold_for_risk(prediction.confidence, correct, max_risk, delta=1 - confidence)
         return cls(

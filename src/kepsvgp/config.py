@@ -151,7 +151,7 @@ class KepConfig(Section):
     rank: Count = 10
     merge: Literal["auto", "add", "concat", "concat_lowrank"] = "auto"
     num_landmarks: Limit = None
-    projection: Literal["landmark", "free", "dual"] = "landmark"
+    projection: Literal["landmark", "free", "dual"] = "dual"
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
@@ -328,7 +328,8 @@ class TrainConfig(Section):
             raise ValueError(f"min_lr must be at most lr={self.lr}; got {self.min_lr}.")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
-                f"warmup_epochs must be less than epochs={self.epochs}; got {self.warmup_epochs}."
+                f"warmup_epochs must be less than epochs={self.epochs}; got {self.warmup_epochs}. "
+                "Set both."
             )
         if self.batch_size % self.accumulate:
             raise ValueError(

@@ -27,7 +27,7 @@ def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         raise UserError(f"{path} must hold valid TOML; it does not: {error}.") from None
     for override in overrides:
         _apply(values, override)
-    return parse_config(values, origin=str(path))
+    return parse_config(values, origin=" ".join([str(path), *(f"with {o}" for o in overrides)]))
 
 
 def find_config(source: Path | str) -> Path:

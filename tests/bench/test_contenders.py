@@ -18,11 +18,12 @@ def test_naive_attention_equals_the_fused_one() -> None:
 
 @pytest.mark.parametrize("merge", ["add", "concat"])
 def test_paper_s_layer_equals_ours_without_noise(merge: str) -> None:
-    ours = KEPAttention(DIM, HEADS, rank=4, merge=merge, num_tokens=TOKENS).double()
+    sizes = {"rank": 4, "merge": merge, "num_tokens": TOKENS, "projection": "landmark"}
+    ours = KEPAttention(DIM, HEADS, **sizes).double()
     with torch.no_grad():
         # a standard deviation of e⁻⁴⁰
         ours.u_tril_raw.diagonal(dim1=-2, dim2=-1).fill_(-40.0)
-    paper = PaperKEPAttention(DIM, HEADS, rank=4, merge=merge, num_tokens=TOKENS).double()
+    paper = PaperKEPAttention(DIM, HEADS, **sizes).double()
     paper.load_state_dict(ours.state_dict())
     x = torch.randn(2, TOKENS, DIM, dtype=torch.float64)
     assert_close(paper(x), ours(x))
@@ -34,7 +35,7 @@ def test_step_leaves_gradients_of_output_and_penalties() -> None:
     x = torch.randn(2, TOKENS, DIM, requires_grad=True)
     step(layer, x, torch.zeros_like(x))()
     # the output's gradient is zero: what is there comes from the penalties
-    assert layer.w_e.grad is not None
+    assert layer.to_dual.weight.grad is not None
     assert layer.u_mean.grad is not None
     assert layer.u_mean.grad.abs().sum() > 0
 

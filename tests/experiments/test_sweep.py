@@ -58,9 +58,9 @@ def test_defaults_are_judged_on_validation_data(swept) -> None:
     assert filled.title == "Open choices of the layer, on validation data: Digits"
     assert not filled.claims
     assert not any("the paper" in note.lower() for note in filled.notes[:1])
-    run = RunFolder(swept.out / filled.runs["dual"][0])
+    run = RunFolder(swept.out / filled.runs["landmark"][0])
     measured = run.metrics()["score"]["kep"]
-    assert filled.cells["dual", "nll"].values[0] == measured["val"]["nll"]
+    assert filled.cells["landmark", "nll"].values[0] == measured["val"]["nll"]
     assert "test" not in measured
 
 

@@ -90,10 +90,11 @@ def test_pooled_samples_equal_those_of_the_plain_block(
 
 
 def test_no_accuracy_is_lost_where_tokens_are_far_from_zero(generator: torch.Generator) -> None:
-    block, x = make_block(), 1e3 + make_tokens(generator)
+    block, many = make_block(), 100
+    x = 1e3 + torch.randn(many, TOKEN, DIM, generator=generator, dtype=torch.float64)
     norm, to_hidden = block.mlp_norm, block.mlp[0]
     assert isinstance(to_hidden, nn.Linear)
-    scores = torch.randn(BATCH, TOKEN, INNER, generator=generator, dtype=torch.float64)
+    scores = torch.randn(many, TOKEN, INNER, generator=generator, dtype=torch.float64)
     maps = torch.randn(SAMPLE, INNER, DIM, generator=generator, dtype=torch.float64)
 
     def plain(x: Tensor, scores: Tensor, maps: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ def test_no_accuracy_is_lost_where_tokens_are_far_from_zero(generator: torch.Gen
         exact = plain(x, scores, maps)
         block.float()
         single = x.float(), scores.float(), maps.float()
-        error, of_plain = ((f(*single) - exact).abs().max() for f in (ours, plain))
+        error, of_plain = ((f(*single) - exact).square().mean().sqrt() for f in (ours, plain))
 
     assert error <= 2 * of_plain
 

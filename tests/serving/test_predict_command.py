@@ -1,8 +1,10 @@
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,10 @@ def test_saved_rule_is_kept_and_another_promise_refused(
     capsys.readouterr()
     assert call(monkeypatch, folder, texts, "--max-risk", 0.01) == 2
     assert "must have a saved rule for max_risk=0.01" in capsys.readouterr().err
+
+    replace(rule, threshold=math.inf).save(folder)
+    assert call(monkeypatch, folder, texts) == 0
+    assert "no threshold keeps this on 50 calibration examples" in capsys.readouterr().err
 
 
 def picture(path: Path, size: tuple[int, int], seed: int = 0) -> None:

@@ -64,9 +64,9 @@ class KEPAttention(PenalisedAttention):
         num_tokens: Length of every sequence, for the concat merges.
         num_landmarks: Tokens, evenly spaced, that define the data-dependent directions of the
             `"landmark"` projection; `10 * rank` by default.
-        projection: `"landmark"`: W_e = X_Mᵀ A_e from landmark tokens X_M. `"free"`: W_e learnt,
-            the same for all sequences. `"dual"`: W_e = Φ_kᵀ X A_r, KSVD's own stationarity
-            condition, with no landmarks and no dependence on position or length.
+        projection: `"dual"`: W_e = Φ_kᵀ X A_r, KSVD's own stationarity condition, with no
+            dependence on position or length. `"landmark"`, as in the authors' program: W_e =
+            X_Mᵀ A_e from landmark tokens X_M. `"free"`: W_e learnt, the same for all sequences.
         noise: `"joint"`: one draw of u for a sequence. `"token"`: one for each token, which has
             the same marginal variances but none of the covariance across tokens.
         branches: `"er"` for the pair; `"ee"` or `"rr"` uses one branch twice (the paper's
@@ -92,7 +92,7 @@ class KEPAttention(PenalisedAttention):
         merge: Merge = "add",
         num_tokens: int | None = None,
         num_landmarks: int | None = None,
-        projection: Projection = "landmark",
+        projection: Projection = "dual",
         noise: Noise = "joint",
         branches: Branches = "er",
         qk_bias: bool = False,

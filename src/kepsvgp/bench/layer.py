@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention, PenalisedAttention, SGPAttention, SoftmaxAttention
-from kepsvgp.attention.kep import Merge, Noise
+from kepsvgp.attention.kep import Merge, Noise, Projection
 from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Contest, Limit, compare
@@ -55,6 +55,7 @@ def contests(options: Options) -> Iterator[Contest]:
         layers = {
             "softmax, fused": SoftmaxAttention(shape.dim, shape.heads),
             "KEP": build(shape, KEPAttention),
+            "KEP, dual projection": build(shape, KEPAttention, projection="dual"),
             "KEP, noise by token": build(shape, KEPAttention, noise="token"),
             "softmax, naive": NaiveAttention(shape.dim, shape.heads),
             "KEP, N × s × s": build(shape, PaperKEPAttention),
@@ -86,14 +87,21 @@ def compiled(shape: Shape, options: Options) -> Contest:
     return Contest(f"compiled layer: {shape}", "eager", results, Limit("compiled", 1.01))
 
 
-def build(shape: Shape, kind: type[KEPAttention], noise: Noise = "joint") -> KEPAttention:
-    """A KEP layer of this shape."""
+def build(
+    shape: Shape,
+    kind: type[KEPAttention],
+    *,
+    projection: Projection = "landmark",
+    noise: Noise = "joint",
+) -> KEPAttention:
+    """A KEP layer of this shape, with landmarks as the paper's models have them."""
     return kind(
         shape.dim,
         shape.heads,
         rank=shape.rank,
         merge=shape.merge,
         num_tokens=shape.tokens,
+        projection=projection,
         noise=noise,
     )
 

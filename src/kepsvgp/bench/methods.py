@@ -45,7 +45,7 @@ COLA = RunConfig(
     data=DataConfig(name="cola", encoder="minilm", max_length=100),
     model=ModelConfig(
         depth=2, dim=256, num_heads=4, mlp_dim=256,
-        kep=KepConfig(rank=5),
+        kep=KepConfig(rank=5, projection="landmark"),
         # its paper's setting for CoLA
         sgpa=SgpaConfig(num_inducing=5, layers="all"),
     ),
@@ -54,8 +54,8 @@ COLA = RunConfig(
 DIGITS = RunConfig(
     data=DataConfig(name="digits", train_limit=320, test_limit=100),
     model=ModelConfig(
-        depth=2, dim=32, num_heads=4, mlp_dim=32, patch_size=2, kep=KepConfig(rank=5),
-        sgpa=SgpaConfig(num_inducing=8),
+        depth=2, dim=32, num_heads=4, mlp_dim=32, patch_size=2,
+        kep=KepConfig(rank=5, projection="landmark"), sgpa=SgpaConfig(num_inducing=8),
     ),
     train=TrainConfig(batch_size=32),
 )  # fmt: skip

@@ -170,7 +170,10 @@ def _results(layer: KEPAttention, x: Tensor, weight: Tensor, u: Tensor) -> list[
 
 
 def socket_bytes() -> int:
-    """Bytes that this process has sent through its open TCP sockets, by the system's count."""
+    """Bytes that this process has sent through its open TCP sockets, by the system's count.
+
+    What was sent again counts once.
+    """
     total = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -181,7 +184,9 @@ def socket_bytes() -> int:
         except OSError:
             # closed in the meantime, or no TCP socket
             continue
-        # tcpi_bytes_sent of Linux's struct tcp_info
-        if len(info) >= 208:
-            total += struct.unpack_from("Q", info, 200)[0]
+        # tcpi_bytes_sent and tcpi_bytes_retrans of Linux's struct tcp_info; a busy machine
+        # sends some of it twice
+        if len(info) >= 216:
+            sent, again = struct.unpack_from("QQ", info, 200)
+            total += sent - again
     return total

@@ -10,7 +10,7 @@ def compare(
     config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped one.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.epochs=5."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.lr=1e-3."),
     ] = None,
     methods: Annotated[
         str,

@@ -186,7 +186,7 @@ def vit_cifar(
         depth=depth,
         kep_layers="all" if kep_layers is None else kep_layers,
         dropout=dropout,
-        kep=kep or KepConfig(),
+        kep=kep or KepConfig(projection="landmark"),
     )
     return build_model(config, ImageShape(3, 32, 32), num_classes, attention=attention)
 
@@ -207,7 +207,7 @@ def transformer_imdb(
         mlp_dim=128,
         embedding_dim=128,
         dropout=dropout,
-        kep=kep or KepConfig(),
+        kep=kep or KepConfig(projection="landmark"),
     )
     return build_model(config, TextShape(vocab_size), num_classes, attention=attention)
 
@@ -235,7 +235,7 @@ def transformer_cola(
         embedding_dim=128,
         dropout=dropout,
         kep_layers="all" if kep_layers is None else kep_layers,
-        kep=kep or KepConfig(rank=5, num_landmarks=10),
+        kep=kep or KepConfig(rank=5, projection="landmark", num_landmarks=10),
     )
     shape = TextShape(vocab_size, feature_layers, feature_dim)
     return build_model(config, shape, num_classes, attention=attention)

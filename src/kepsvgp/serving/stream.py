@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -129,13 +130,20 @@ def _rule(
         rule = Abstainer.load(server.path)
     else:
         rule = server.abstainer(max_risk, confidence)
-    console.print(
-        f"at most {rule.max_risk:.1%} of the answers wrong, with {rule.confidence:.1%} "
-        f"certainty: answers from a probability of {rule.threshold:.4g} on, which were "
-        f"{rule.coverage:.1%} of {rule.size} calibration examples ({rule.risk:.1%} wrong)",
-        highlight=False,
-        soft_wrap=True,
+    promise = (
+        f"at most {rule.max_risk:.1%} of the answers wrong, with {rule.confidence:.1%} certainty"
     )
+    if math.isinf(rule.threshold):
+        outcome = (
+            f"no threshold keeps this on {rule.size} calibration examples; every answer is "
+            "withheld. Allow a larger --max-risk, or calibrate on more examples."
+        )
+    else:
+        outcome = (
+            f"answers from a probability of {rule.threshold:.4g} on, which were "
+            f"{rule.coverage:.1%} of {rule.size} calibration examples ({rule.risk:.1%} wrong)"
+        )
+    console.print(f"{promise}: {outcome}", highlight=False, soft_wrap=True)
     return rule
 
 
