@@ -204,6 +204,7 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
+IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
 CIFAR10 = "cifar10/tables/table1-cifar10-small"
 TABLE1 = {
     "CoLA, 50 epochs": COLA,
@@ -240,6 +241,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "imdb-differences": partial(differences, IMDB),
     "imdb-counts": partial(counts, IMDB),
     "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
+    "imdb-five": partial(ours, IMDB_FIVE),
     "against-softmax": against_softmax,
     "readme": partial(ours, COLA),
 }
