@@ -17,7 +17,7 @@ from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate
 from kepsvgp.experiments.plan import Ask, Task
-from kepsvgp.experiments.records import is_trained
+from kepsvgp.experiments.records import is_trained, unfinished
 from kepsvgp.experiments.work import perform
 from kepsvgp.files import read_json, write_json
 from kepsvgp.models.sngp import RandomFeatureGP
@@ -245,6 +245,7 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
 ) -> None:
     run = train(settings("sngp"), benchmark, tmp_path / "run")
     assert not is_trained(run)
+    assert unfinished(run) == "stopped before its posterior was fitted"
     task = Task(name="run", config=settings("sngp"), asks=(Ask("sngp", "score", "val"),))
     assert perform(task, tmp_path) == {}
     assert is_trained(run)

@@ -254,6 +254,26 @@ def test_context_says_what_is_missing_and_unequal(tmp_path) -> None:
     assert "No shifted data were evaluated." in notes
 
 
+def test_context_says_which_runs_were_interrupted(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    second = {"svdkl": {"epochs": 2}}
+    msp = {"msp": {"test": draw(labels)}}
+    svdkl = {"svdkl": {"test": draw(labels)}}
+    runs = [
+        write_run(tmp_path / "whole", msp, config=config("msp")),
+        write_run(tmp_path / "short", msp, config=config("msp", seed=1), epochs=4),
+        # whole, as the second step has its own number of epochs
+        write_run(tmp_path / "two", svdkl, config=config("svdkl", model=second), epochs=2),
+    ]
+
+    (comparison,) = compare(runs)
+    notes = benchmark_context(comparison, NO_DATA).notes
+
+    assert [n for n in notes if "stopped" in n] == [
+        "The training of short stopped after 4 of 10 epochs."
+    ]
+
+
 def test_context_leaves_out_a_run_that_diverged_and_says_so(tmp_path) -> None:
     labels = torch.arange(40) % 10
     run = write_run(tmp_path / "a", one(draw(labels)))
@@ -292,9 +312,9 @@ def test_context_counts_the_models_of_an_ensemble(tmp_path) -> None:
     write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
     single, together = benchmark_context(comparison, NO_DATA).cost.rows
 
-    assert single.cells == ("17.5 s", "250 ms", "123,456")
-    assert together.cells == ("17.5 s × 3 models", "250 ms", "123,456 × 3 models")
-    assert unknown.cells == ("17.5 s per model", "250 ms", "123,456 per model")
+    assert single.cells == ("35.0 s", "250 ms", "123,456")
+    assert together.cells == ("35.0 s × 3 models", "250 ms", "123,456 × 3 models")
+    assert unknown.cells == ("35.0 s per model", "250 ms", "123,456 per model")
 
 
 def test_compare_refuses_an_empty_list() -> None:

@@ -98,6 +98,20 @@ def total_epochs(config: RunConfig) -> int:
     return second_step(config).epochs if config.method == "svdkl" else config.train.epochs
 
 
+def unfinished(run: RunFolder) -> str | None:
+    """What a run's training has not come to, in words; None if it has come to its end.
+
+    Told by its history, which every copy of a run has, and not by the state for `--resume`.
+    """
+    config, done = run.config(), len(run.history())
+    total = total_epochs(config)
+    if done < total:
+        return f"stopped after {done} of {total} epochs"
+    if config.method == "sngp" and not sngp.is_finished(run):
+        return "stopped before its posterior was fitted"
+    return None
+
+
 class Left(NamedTuple):
     """What is left to do for a task."""
 

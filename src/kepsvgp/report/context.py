@@ -245,9 +245,21 @@ def _notes(comparison: Comparison) -> list[str]:
     if len(set(epochs.values())) > 1:
         told = ", ".join(f"{label} {n}" for label, n in epochs.items())
         notes.append(f"The models were trained for different numbers of epochs: {told}.")
+    notes += _stopped(comparison)
     notes += [note for member in comparison.members for note in member.run.notes]
     notes += _missing(comparison)
     return notes
+
+
+def _stopped(comparison: Comparison) -> list[str]:
+    """Runs whose training was interrupted."""
+    runs = {member.run.folder: member.run for member in comparison.members}
+    return [
+        f"The training of {run.folder.name} stopped after {len(run.history)} of "
+        f"{run.planned_epochs} epochs."
+        for run in runs.values()
+        if len(run.history) < (run.planned_epochs or 0)
+    ]
 
 
 def _few(words: Sequence[str], most: int = 4) -> str:

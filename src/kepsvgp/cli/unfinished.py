@@ -1,0 +1,20 @@
+"""A word on runs whose training was interrupted, before their numbers are believed."""
+
+import shlex
+from pathlib import Path
+
+import typer
+
+
+def warn_if_unfinished(run: Path) -> None:
+    """Says on standard error that a run's training did not come to its end, and how it goes on."""
+    from kepsvgp.errors import printable
+    from kepsvgp.experiments.records import unfinished
+    from kepsvgp.runs import RunFolder
+
+    folder = RunFolder(run)
+    missing = unfinished(folder)
+    if missing is not None:
+        command = ["kepsvgp", "train", str(folder.config_file), "--out", str(run), "--resume"]
+        line = f"{run} {missing}; continue with `{shlex.join(command)}`"
+        typer.echo(printable(line), err=True)
