@@ -24,7 +24,7 @@ from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.plan import Ask, Task
 from kepsvgp.experiments.published import published
 from kepsvgp.files import read_json, write_json
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs import RunFolder, with_absolute_paths
 from kepsvgp.state import load_position
 
 SWEEP_FILE = "sweep.json"
@@ -189,7 +189,7 @@ def read_history(out: Path, known: Iterable[Task]) -> History:
 
 def _likeness(config: RunConfig) -> list[tuple[str, ...]]:
     """From the same run with another seed to any run of the method on the same data."""
-    data = config.data.model_dump_json(exclude={"root"})
+    data = with_absolute_paths(config).data.model_dump_json(exclude={"root"})
     shape = config.model.model_dump_json(exclude={"svdkl": {"softmax_run"}})
     return [(data, config.method, shape), (data, config.method)]
 

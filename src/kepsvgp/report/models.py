@@ -33,6 +33,7 @@ MOST_TOLD = 3
 PER_RUN = (
     "seed",
     "data.root",
+    "data.path",
     "model.svdkl.softmax_run",
     "train.device",
     "train.tensorboard",
@@ -129,14 +130,14 @@ def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[C
         )
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
-        groups.setdefault((member.run.benchmark, _test_set(member)), []).append(member)
+        groups.setdefault((member.run.title, _test_set(member)), []).append(member)
     counts: dict[str, int] = {}
     comparisons = []
-    for (benchmark, _), group in groups.items():
-        counts[benchmark] = counts.get(benchmark, 0) + 1
+    for (name, _), group in groups.items():
+        counts[name] = counts.get(name, 0) + 1
         # a second test set of the same benchmark, such as one of another split
-        title = benchmark if counts[benchmark] == 1 else f"{benchmark} ({counts[benchmark]})"
-        comparisons.append(Comparison(benchmark, title, tuple(_models(group))))
+        title = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        comparisons.append(Comparison(group[0].run.benchmark, title, tuple(_models(group))))
     return comparisons
 
 
@@ -158,6 +159,8 @@ def _test_set(member: Member) -> str:
     if member.test is None:
         return json.dumps(member.run.config.get("data", {}), sort_keys=True, default=str)
     content = member.test.index.tobytes() + member.test.labels.tobytes()
+    # data of one's own, which their rows and labels do not tell from others
+    content += str(member.run.record.get("splits", {}).get("contents", "")).encode()
     return hashlib.sha256(content).hexdigest()
 
 
