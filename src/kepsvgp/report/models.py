@@ -12,7 +12,7 @@ import numpy as np
 
 from kepsvgp.config import Method
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json
+from kepsvgp.files import RUN, read_json
 from kepsvgp.report.runs import Run, SplitPredictions, read_run
 
 NAMES = {
@@ -94,11 +94,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models that were tested on the same examples."""
+    """Models that were tested on the same examples, and what is to be said of their runs."""
 
     benchmark: str
     title: str
     models: tuple[Model, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def members(self) -> list[Member]:
@@ -123,7 +124,8 @@ class Comparison:
 
 def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[Comparison]:
     """The runs in these folders, grouped into comparisons on equal test sets."""
-    members = [m for folder in folders for m in _members(read_run(folder), checkpoint)]
+    runs, copies = without_copies([read_run(folder) for folder in folders])
+    members = [m for run in runs for m in _members(run, checkpoint)]
     if not members:
         raise UserError(
             "a report needs at least one evaluated run; got none. Run `kepsvgp evaluate RUN`."
@@ -137,8 +139,30 @@ def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[C
         counts[name] = counts.get(name, 0) + 1
         # a second test set of the same benchmark, such as one of another split
         title = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        comparisons.append(Comparison(group[0].run.benchmark, title, tuple(_models(group))))
+        notes = dict.fromkeys(n for m in group for n in copies.get(m.run.folder, ()))
+        models = tuple(_models(group))
+        comparisons.append(Comparison(group[0].run.benchmark, title, models, tuple(notes)))
     return comparisons
+
+
+def without_copies(runs: Sequence[Run]) -> tuple[list[Run], dict[Path, list[str]]]:
+    """Each run once, and by the folder that is kept what is to be said of the others.
+
+    Of several folders of one run, that with the most epochs and results is kept.
+    """
+    same: dict[str, list[Run]] = {}
+    for run in runs:
+        same.setdefault(run.record.get(RUN) or str(run.folder), []).append(run)
+    kept, notes = [], {}
+    for group in same.values():
+        best = max(group, key=lambda run: (len(run.history), len(flat(run.metrics))))
+        kept.append(best)
+        notes[best.folder] = [
+            f"{run.folder} is left out: it is the same run as {best.folder}, not another seed."
+            for run in group
+            if run is not best
+        ]
+    return kept, notes
 
 
 def _members(run: Run, wanted: str | None) -> list[Member]:
