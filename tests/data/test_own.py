@@ -105,7 +105,9 @@ def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
     again = load_benchmark(config)
 
     assert torch.equal(again.train.pixels, used.train.pixels)
-    with pytest.raises(UserError, match="must be an image that Pillow can read"):
+    with pytest.raises(
+        UserError, match=r"must be an image that Pillow can read.*\. Mend it or take"
+    ):
         load_benchmark(config.model_copy(update={"train_limit": None}))
 
 

@@ -87,7 +87,7 @@ function drawRisk(host, width, view) {
   const c = chart(host, width, {
     height: Math.max(260, Math.min(400, width * 0.6)), x: [0, 1], y: [0, top * 1.05], percentX: true, percentY: true,
     xLabel: "coverage: share of inputs answered", yLabel: "risk: wrong among answered",
-    label: `Risk–coverage curves of ${models.length} models; the table beside shows the chosen point.`,
+    label: `Risk–coverage curves of ${models.length} models; the table below shows the chosen point.`,
   });
   const clip = svg("clipPath", { id: "risk-clip" }, svg("rect", { x: c.left, y: c.top, width: c.width - c.left - c.right, height: c.height - c.bottom - c.top + 2 }));
   c.root.append(svg("defs", {}, clip));
