@@ -59,3 +59,17 @@ def test_the_command_that_is_named_finishes_the_run(stopped, tmp_path, monkeypat
     capsys.readouterr()
     assert call(monkeypatch, "evaluate", run, "--splits", "test") == 0
     assert "stopped" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"damaged"])
+def test_a_run_whose_history_cannot_be_read_is_evaluated_without_a_word(
+    stopped, tmp_path, monkeypatch, capsys, content
+) -> None:
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    history = RunFolder(run).history_file
+    history.unlink()
+    if content is not None:
+        history.write_bytes(content)
+
+    assert call(monkeypatch, "evaluate", run, "--splits", "test") == 0
+    assert "stopped" not in capsys.readouterr().err

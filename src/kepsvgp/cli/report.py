@@ -1,6 +1,5 @@
 """`kepsvgp report`: one HTML page, and figures, from run folders."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +29,7 @@ def report(
         # it replaces what is there, which might be a file of a run
         raise UserError(f"--out must end in .html or .htm; got {out.name}.")
     for run in find_runs(runs):
-        # the page shows runs of other versions too, whose settings are not read here
-        with suppress(UserError):
-            warn_if_unfinished(run)
+        warn_if_unfinished(run)
     typer.echo(printable(str(write_report(runs, out, checkpoint=checkpoint))))
     if figures is not None:
         from kepsvgp.report.figure_files import write_figures

@@ -101,11 +101,12 @@ def total_epochs(config: RunConfig) -> int:
 def unfinished(run: RunFolder) -> str | None:
     """What a run's training has not come to, in words; None if it has come to its end.
 
-    Told by its history, which every copy of a run has, and not by the state for `--resume`.
+    Told by its history, as copies may lack the state for `--resume`; a run without one is taken
+    for finished.
     """
     config, done = run.config(), len(run.history())
     total = total_epochs(config)
-    if done < total:
+    if 0 < done < total:
         return f"stopped after {done} of {total} epochs"
     if config.method == "sngp" and not sngp.is_finished(run):
         return "stopped before its posterior was fitted"

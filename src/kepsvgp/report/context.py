@@ -268,7 +268,7 @@ def _stopped(comparison: Comparison) -> list[str]:
         f"The training of {run.folder.name} stopped after {len(run.history)} of "
         f"{run.planned_epochs} epochs."
         for run in runs.values()
-        if len(run.history) < (run.planned_epochs or 0)
+        if 0 < len(run.history) < (run.planned_epochs or 0)
     ]
 
 
