@@ -47,7 +47,7 @@ timm: .venv-timm/ready
 docs: .venv/dev
 	$(BIN)/mkdocs build --strict --quiet
 
-# All of what `make test` does a little of; under half an hour on two cores. It prints the counts.
+# All of what `make test` does a little of; about 18 minutes on two cores. It prints the counts.
 stress: .venv/dev
 	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress
 

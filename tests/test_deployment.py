@@ -23,6 +23,9 @@ SMALL = ModelConfig(
 )  # fmt: skip
 
 
+SUFFIX = {"torch": "pt2", "onnx": "onnx"}
+
+
 def text(batch: int, length: int) -> dict[str, Tensor]:
     lengths = torch.arange(batch).unsqueeze(1) % length + 1
     mask = torch.arange(length) < lengths
@@ -67,8 +70,9 @@ def test_graph_equals_the_model_at_other_sizes(
     name: str, format: Any, draws: Any, tmp_path: Path
 ) -> None:
     model, inputs = make(name)
+    # the name says the format
     path = export(
-        model, tmp_path / "graph.pt2", inputs, format=format, draws=draws, num_samples=2,
+        model, tmp_path / f"graph.{SUFFIX[format]}", inputs, draws=draws, num_samples=2,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     graph = load(path, format)
@@ -135,4 +139,17 @@ def test_export_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         export(torch.nn.Linear(4, 4), tmp_path / "graph", x)
     with pytest.raises(UserError, match="noise='joint'"):
         export(KEPAttention(4, 1, noise="token"), tmp_path / "graph", x)
-    assert not (tmp_path / "graph").exists()
+    for name, format in (("graph.onnx", "torch"), ("graph.PT2", "onnx")):
+        with pytest.raises(UserError, match="must fit the name of the file"):
+            export(KEPAttention(4, 1), tmp_path / name, x, format=format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_takes_the_format_that_is_said_where_the_name_says_none(tmp_path: Path) -> None:
+    model, inputs = make("own image")
+
+    one = export(model, tmp_path / "one", inputs, num_samples=2)
+    two = export(model, tmp_path / "two.bin", inputs, format="onnx", num_samples=2)
+
+    for path, format in ((one, "torch"), (two, "onnx")):
+        assert load(path, format)(inputs)[0].shape == (3, 5)

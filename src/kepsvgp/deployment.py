@@ -22,6 +22,7 @@ from kepsvgp.prediction import Prediction, evaluating, logits_with_draws
 Format = Literal["torch", "onnx"]
 Draws = Literal["fixed", "input"]
 Axes = Mapping[str, Mapping[int, str]]
+SUFFIXES: dict[str, Format] = {".pt2": "torch", ".onnx": "onnx"}
 TOLERANCE = 1e-4
 
 
@@ -63,7 +64,7 @@ def export(
     path: Path | str,
     inputs: Any,
     *,
-    format: Format = "torch",
+    format: Format | None = None,
     draws: Draws = "fixed",
     num_samples: int = 10,
     generator: torch.Generator | None = None,
@@ -73,9 +74,10 @@ def export(
 
     Args:
         model: Any classifier with KEP layers, our own or converted.
-        path: The file to write.
+        path: The file to write, such as `model.pt2` or `model.onnx`.
         inputs: An example batch, a tensor or a mapping. Its contents do not matter.
-        format: `"torch"` for `torch.export.load`, `"onnx"` for any ONNX runtime.
+        format: `"torch"` for `torch.export.load`, `"onnx"` for any ONNX runtime. By default what
+            the name ends in says, and torch where it says nothing.
         draws: `"fixed"` writes `num_samples` draws into the graph, which returns averaged
             probabilities and the aleatoric uncertainty. `"input"` makes a graph that takes
             draws after the inputs, and returns the logits of every sample.
@@ -84,8 +86,8 @@ def export(
         dynamic: Axes of free size by input (`"input"` for a single tensor), and their names. By
             default the first axis, and for inputs of tokens also the second.
     """
-    if format not in ("torch", "onnx"):
-        raise UserError(f"format must be 'torch' or 'onnx'; got {format!r}.")
+    path = Path(path)
+    format = _format(path, format)
     if draws not in ("fixed", "input"):
         raise UserError(f"draws must be 'fixed' or 'input'; got {draws!r}.")
     _check_layers(model)
@@ -96,13 +98,25 @@ def export(
             values = [u.detach() for u in held.values()]
         graph = Averaged(model, values) if draws == "fixed" else WithDraws(model)
         arguments = {"inputs": inputs} | ({} if draws == "fixed" else {"draws": values})
-        path = Path(path)
         with replacing(path) as temporary, warnings.catch_warnings():
             # the exporters warn of their own insides
             warnings.simplefilter("ignore")
             write = _write_torch if format == "torch" else _write_onnx
             write(graph.eval(), arguments, axes, temporary)
     return path
+
+
+def _format(path: Path, wanted: Format | None) -> Format:
+    """The format that is wanted, or that the name of the file says; the two must agree."""
+    if wanted not in (None, "torch", "onnx"):
+        raise UserError(f"format must be 'torch' or 'onnx'; got {wanted!r}.")
+    said = SUFFIXES.get(path.suffix.lower())
+    if wanted and said and wanted != said:
+        raise UserError(
+            f"format must fit the name of the file; got {wanted!r} for {path.name}. Leave format "
+            f"out, or let the name end in .{'onnx' if wanted == 'onnx' else 'pt2'}."
+        )
+    return wanted or said or "torch"
 
 
 def _write_torch(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: Path) -> None:

@@ -137,8 +137,9 @@ def read_json(path: Path, *keys: str, alone: bool = False, run: str = "") -> dic
         alone: Whether it must have nothing else.
         run: The run that it must not deny to be of.
     """
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise damaged(path, "JSON", error) from None
     content = _unseal(path, content, run)
@@ -200,6 +201,11 @@ def expanded(path: Path | str) -> Path:
             f"{path} must begin with the home of a user of this system; there is none of that "
             "name. Write ./ before a folder whose name begins with ~."
         ) from None
+
+
+def absolute(path: Path | str) -> Path:
+    """The path from the root, as it is from every folder; links are followed."""
+    return expanded(path).resolve()
 
 
 def read_text(path: Path) -> str:

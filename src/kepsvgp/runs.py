@@ -39,6 +39,7 @@ from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
     RUN,
+    absolute,
     check_name,
     check_run,
     check_tensors,
@@ -177,6 +178,7 @@ class RunFolder:
     ) -> Iterator[None]:
         """Holds a new run, or one that is resumed, for writing; anything else is refused."""
         check_name(self.path)
+        config = with_absolute_paths(config)
         self._check(config, record, resume=resume)
         with self.lock():
             # another process may have made it a run between the two lines above
@@ -208,7 +210,9 @@ class RunFolder:
                 f"{self.path} must be a new folder; it has a run already. "
                 "Continue it with --resume, or give another --out."
             )
-        changed = [f for f in differences(self.config(), config) if f not in _FREE_ON_RESUME]
+        # that of an older run may have relative paths
+        own = with_absolute_paths(self.config())
+        changed = [f for f in differences(own, config) if f not in _FREE_ON_RESUME]
         if changed:
             raise UserError(
                 f"a resumed run must keep its configuration; {', '.join(changed)} differ from "
@@ -340,6 +344,14 @@ def make_record(benchmark: Benchmark, parameters: int) -> dict[str, Any]:
 def shape_from_record(values: Mapping[str, int]) -> InputShape:
     """The shape that a record describes."""
     return ImageShape(**values) if "channels" in values else TextShape(**values)
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The configuration with the places of its data as they are from every folder."""
+    places = ("root", "path", "vocabulary")
+    given = {name: place for name in places if (place := getattr(config.data, name)) is not None}
+    found = {name: absolute(place) for name, place in given.items()}
+    return config.model_copy(update={"data": config.data.model_copy(update=found)})
 
 
 def library_versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Methods by name, on real runs: digits, tiny networks, one epoch."""
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate
 from kepsvgp.experiments.plan import Ask, Task
-from kepsvgp.experiments.records import is_trained
+from kepsvgp.experiments.records import is_trained, unfinished
 from kepsvgp.experiments.work import perform
 from kepsvgp.files import read_json, write_json
 from kepsvgp.models.sngp import RandomFeatureGP
@@ -60,10 +61,12 @@ def benchmark() -> Benchmark:
 @pytest.fixture(scope="module")
 def runs(benchmark: Benchmark, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     root = tmp_path_factory.mktemp("runs")
+    trained = {method: settings(method) for method in ("msp", "kep")}
+    seeds = {name: settings("msp", seed=seed) for name, seed in (("other", 1), ("third", 2))}
     return {
-        method: train_method(settings(method), benchmark, root / method)
-        for method in ("msp", "kep")
-    } | {"other": train_method(settings("msp", seed=1), benchmark, root / "other")}
+        name: train_method(config, benchmark, root / name)
+        for name, config in (trained | seeds).items()
+    }
 
 
 def predicted(predictor: Any, benchmark: Benchmark) -> Prediction:
@@ -203,18 +206,38 @@ def test_own_data_needs_no_more_than_a_path(tmp_path: Path) -> None:
 def test_results_of_another_ensemble_are_forgotten(
     runs: dict[str, RunFolder], benchmark: Benchmark
 ) -> None:
-    run, others = runs["msp"], [runs["other"]]
+    run, others, more = runs["msp"], [runs["other"]], [runs["third"]]
     pair = get_method("ensemble", run, benchmark, "nll", members=others)
     evaluate(run, benchmark, pair, method="ensemble", checkpoint="nll", splits=["test"])
     evaluate(run, benchmark, pair, method="msp", checkpoint="nll", splits=["test"])
 
     get_method("ensemble", run, benchmark, "nll", members=others)
     assert set(run.metrics()["nll"]) == {"ensemble", "msp"}
-    get_method("ensemble", run, benchmark, "nll", members=[*others, *others])
+    get_method("ensemble", run, benchmark, "nll", members=[*others, *more])
 
     assert set(run.metrics()["nll"]) == {"msp"}
     assert not run.predictions_file("nll", "ensemble", "test").exists()
     assert run.predictions_file("nll", "msp", "test").exists()
+
+
+def test_members_of_an_ensemble_are_different_runs_of_one_method_on_the_same_data(
+    runs: dict[str, RunFolder], benchmark: Benchmark, tmp_path: Path
+) -> None:
+    run, other = runs["msp"], runs["other"]
+    copied = RunFolder(Path(shutil.copytree(other.path, tmp_path / "copied")))
+    fewer = {"name": "digits", "train_limit": 64, "val_limit": 48, "test_limit": 40}
+    config = settings("msp", seed=3, data=fewer)
+    foreign = train_method(config, load_benchmark(config.data), tmp_path / "foreign")
+
+    for members, wrong, message in (
+        ([other, run], run, "must be different runs"),
+        ([other, copied], copied, "must be different runs"),
+        ([other, runs["kep"]], runs["kep"], "must be runs of one method"),
+        ([foreign], foreign, "must be trained on the same data"),
+    ):
+        with pytest.raises(UserError, match=message) as refused:
+            get_method("ensemble", run, benchmark, "last", members=members)
+        assert str(wrong.path) in str(refused.value)
 
 
 def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
@@ -222,6 +245,7 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
 ) -> None:
     run = train(settings("sngp"), benchmark, tmp_path / "run")
     assert not is_trained(run)
+    assert unfinished(run) == "stopped before its posterior was fitted"
     task = Task(name="run", config=settings("sngp"), asks=(Ask("sngp", "score", "val"),))
     assert perform(task, tmp_path) == {}
     assert is_trained(run)

@@ -44,6 +44,20 @@ def test_verify_exits_with_1_for_damage(tmp_path: Path) -> None:
     assert "damaged       raw/in_domain_dev.tsv" in shown.stdout
 
 
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_digits_are_a_data_set_without_a_file(tmp_path: Path, command: str) -> None:
+    alone = run(command, "digits", root=tmp_path)
+    beside = run("list", "digits", "cola", root=tmp_path)
+
+    assert alone.exit_code == 0
+    assert "digits\n" in alone.stdout
+    assert "comes with scikit-learn" in alone.stdout
+    assert "cola" not in alone.stdout
+    assert {"digits", "cola"} <= set(beside.stdout.splitlines())
+    assert "digits" not in run("list", "cola", root=tmp_path).stdout.splitlines()
+    assert run(command, "digit", root=tmp_path).exit_code != 0
+
+
 def test_fetch_downloads_and_says_so(tmp_path: Path, monkeypatch) -> None:
     import hashlib
     import shutil

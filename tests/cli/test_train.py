@@ -1,5 +1,6 @@
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_train_leaves_a_measured_run(config, tmp_path, monkeypatch, capsys) -> N
     printed = capsys.readouterr()
     assert "run folder" in printed.out
     assert "epoch 2/2" in printed.err
+
+
+def test_version_is_told(monkeypatch, capsys) -> None:
+    assert call(monkeypatch, "--version") == 0
+
+    assert capsys.readouterr().out == f"kepsvgp {version('kepsvgp')}\n"
 
 
 def test_train_names_its_folder_by_config_method_and_seed(config, tmp_path, monkeypatch) -> None:
@@ -139,7 +146,7 @@ def test_evaluate_measures_what_is_asked_for(config, tmp_path, monkeypatch, caps
 
     measured = json.loads((out / "metrics.json").read_text())["last"]["kep"]
     assert measured["ood/photographs"].keys() >= {"ood_auroc", "ood_aupr", "ood_fpr95"}
-    assert "ood/photographs" in capsys.readouterr().out
+    assert "photographs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,9 @@ def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
     again = load_benchmark(config)
 
     assert torch.equal(again.train.pixels, used.train.pixels)
-    with pytest.raises(UserError, match="must be an image that Pillow can read"):
+    with pytest.raises(
+        UserError, match=r"must be an image that Pillow can read.*\. Mend it or take"
+    ):
         load_benchmark(config.model_copy(update={"train_limit": None}))
 
 
@@ -125,7 +127,8 @@ def test_new_images_are_read_as_those_of_the_training_set(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda root: None, "is not a folder"),
+        (lambda root: None, "there is nothing at .*/pictures"),
+        (lambda root: root.touch(), "is not a folder"),
         (lambda root: root.mkdir(), "one subfolder per class"),
         (lambda root: write_images(root, {"only": 9}), "two classes or more; it has only 'only'"),
         (lambda root: write_images(root, {"a": 9, "b": 0}), "b must hold images"),
@@ -250,6 +253,17 @@ def test_wrong_tables_are_refused(tmp_path: Path, content, message: str) -> None
 
     with pytest.raises(UserError, match=message):
         load_benchmark(DataConfig(name="csv", path=path, root=tmp_path))
+
+
+@pytest.mark.parametrize("name", ["csv", "images"])
+def test_a_missing_path_is_named_from_the_root(tmp_path: Path, monkeypatch, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    with pytest.raises(UserError) as refused:
+        load_benchmark(DataConfig(name=name, path=Path("../mine"), root=tmp_path))
+
+    assert f"there is nothing at {tmp_path / 'mine'}." in str(refused.value)
 
 
 def test_stratified_split_is_seeded_and_has_every_class_in_every_part() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from report.folders import draw, made_spectra, write_run
 
-from kepsvgp.config import DataConfig, RunConfig
+from kepsvgp.config import DataConfig, RunConfig, TrainConfig
 from kepsvgp.data import Benchmark, load_benchmark
 
 SHIFTS = ("fog", "gaussian_noise")
@@ -37,15 +37,13 @@ def digits_runs(digits, tmp_path_factory) -> list[Path]:
     runs = []
     for seed in (0, 1):
         kep = {"kep": splits(seed, skill=3.2, sharpness=1.6, spread=0.8)}
-        config = RunConfig(method="kep", seed=seed)
-        runs.append(
-            write_run(root / f"kep-{seed}", kep, config=config, spectra=made_spectra(5), epochs=4)
-        )
+        config = RunConfig(method="kep", seed=seed, train=TrainConfig(epochs=4))
+        runs.append(write_run(root / f"kep-{seed}", kep, config=config, spectra=made_spectra(5)))
         msp = {
             "msp": splits(seed + 10, skill=3.0, sharpness=2.4),
             "temperature": splits(seed + 10, skill=3.0, sharpness=1.5),
         }
-        config = RunConfig(method="msp", seed=seed)
+        config = RunConfig(method="msp", seed=seed, train=TrainConfig(epochs=4))
         notes = ["Corruptions were generated here."]
-        runs.append(write_run(root / f"msp-{seed}", msp, config=config, notes=notes, epochs=4))
+        runs.append(write_run(root / f"msp-{seed}", msp, config=config, notes=notes))
     return runs

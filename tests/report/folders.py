@@ -70,15 +70,18 @@ def write_run(
     classes: Sequence[str] = CLASSES,
     notes: Sequence[str] = (),
     task: str = "image",
-    epochs: int = 5,
+    epochs: int | None = None,
     spectra: dict[str, Any] | None = None,
 ) -> Path:
-    """A run folder with these predictions: {method: {split: prediction}}."""
+    """A run folder with these predictions: {method: {split: prediction}}.
+
+    All of its epochs are finished, or the first so many.
+    """
     config = config or RunConfig(method="kep")
     write_atomic(folder / "config.toml", dump_config(config))
     record = {"task": task, "classes": list(classes), "notes": list(notes), "parameters": 123_456}
     write_json(folder / "run.json", record)
-    write_json_lines(folder / "history.jsonl", history(config, epochs))
+    write_json_lines(folder / "history.jsonl", history(config, epochs or config.train.epochs))
     metrics = {method: measured(splits) for method, splits in methods.items()}
     write_json(folder / "metrics.json", {checkpoint: metrics})
     for method, splits in methods.items():

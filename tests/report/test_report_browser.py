@@ -151,16 +151,16 @@ def test_slider_moves_coverage_risk_and_abstained_list(tab, digits_runs, mode, v
         errors = [int((~test.correct).sum()) for test in tests]
         foreign = [member.predictions("ood/photographs").confidence for member in model.members]
         assert row[0] == model.label
-        assert row[1] == over_seeds([number / total for _, number, _ in points], 1)
-        assert row[2] == over_seeds([wrong / number for _, number, wrong in points], 2)
+        assert float(row[1]) == pytest.approx(points[0][0], abs=5e-4)
+        assert row[2] == over_seeds([number / total for _, number, _ in points], 1)
+        assert row[3] == over_seeds([wrong / number for _, number, wrong in points], 2)
         held = [1 - wrong / e for (_, _, wrong), e in zip(points, errors, strict=True)]
-        assert row[3] == over_seeds(held, 1)
+        assert row[4] == over_seeds(held, 1)
         slipped = np.mean(
             [(c >= np.float32(p[0])).mean() for c, p in zip(foreign, points, strict=True)]
         )
         # the page holds 1,001 quantiles of the foreign confidences
-        assert float(row[4].split()[0]) / 100 == pytest.approx(slipped, abs=2e-3)
-        assert float(row[5]) == pytest.approx(points[0][0], abs=5e-4)
+        assert float(row[5].split()[0]) / 100 == pytest.approx(slipped, abs=2e-3)
 
     test = comparison.models[0].members[0].test
     threshold, number, _ = operating_point(test, **{mode: value / 100})
@@ -172,6 +172,34 @@ def test_slider_moves_coverage_risk_and_abstained_list(tab, digits_runs, mode, v
     confidences = test.confidence[positions]
     assert (np.diff(confidences) >= 0).all()
     assert len(positions) == len(test.labels) - number
+
+
+def test_table_of_the_chosen_point_shows_all_models_and_columns(browser, digits, tmp_path) -> None:
+    foreign = digits.ood["photographs"].labels
+    names = ("kep", "kep+temperature", "kep+mc_dropout", "kep+kfllla", "kep+ensemble")
+    splits = {
+        "test": draw(digits.test.labels),
+        "ood/photographs": draw(foreign),
+        "ood/textures": draw(foreign, seed=1),
+    }
+    run = write_run(tmp_path / "run", dict.fromkeys(names, splits))
+    page = write_report([run], tmp_path / "report.html")
+
+    tab = Tab(browser, page, viewport={"width": 1280, "height": 900})
+    room = "box => [box.clientWidth, box.scrollWidth]"
+    width, needed = tab.page.eval_on_selector("#operating-table", room)
+    cut = tab.page.eval_on_selector_all(
+        "#operating-table tbody th span",
+        "all => all.filter(s => s.scrollWidth > s.clientWidth + 1)",
+    )
+    headings = tab.page.eval_on_selector_all(
+        "#operating-table thead th", "all => all.map(cell => cell.textContent)"
+    )
+    tab.close()
+
+    assert needed <= width
+    assert cut == []
+    assert headings[:2] == ["Model", "Threshold"]
 
 
 def test_slider_marks_the_point_on_the_curve(tab, digits_runs) -> None:
@@ -206,7 +234,7 @@ def test_threshold_from_validation_is_applied_to_the_test_set(tab, digits_runs) 
     for member in model.members:
         threshold, _, _ = operating_point(member.predictions("val"), risk=0.05)
         shares.append((member.test.confidence >= np.float32(threshold)).mean())
-    assert row[1] == over_seeds(shares, 1)
+    assert row[2] == over_seeds(shares, 1)
 
 
 def test_slider_follows_the_keyboard(tab) -> None:

@@ -8,7 +8,7 @@ from report.folders import draw, write_run
 
 from kepsvgp.config import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import RUN, read_json, write_json
 from kepsvgp.prediction import Prediction
 from kepsvgp.report.context import benchmark_context, duration
 from kepsvgp.report.examples import Source
@@ -191,6 +191,102 @@ def test_verdict_tells_calibrated_from_sharpened(tmp_path, scale, state, words) 
     assert (found.calibration, found.words) == (state, words)
 
 
+def test_few_examples_cannot_tell_that_a_model_is_calibrated(tmp_path) -> None:
+    few = write_run(tmp_path / "few", one(calibrated(4, 3)), classes="abcd")
+    many = write_run(tmp_path / "many", one(calibrated(2000, 3)), classes="abcd")
+
+    found = [benchmark_context(c, NO_DATA) for path in (few, many) for c in compare([path])]
+
+    told = [(context.cards[0].facts[1].value, context.cards[0].facts[1].state) for context in found]
+    assert told == [("too few to tell", ""), ("calibrated", "good")]
+    assert "so few test examples cannot tell" in found[0].lead
+    assert "Its probabilities are calibrated: no further" in found[1].lead
+
+
+def test_few_examples_can_tell_that_a_model_is_off(tmp_path) -> None:
+    wrong = Prediction(
+        torch.tensor([[0.97, 0.01, 0.01, 0.01]] * 6),
+        torch.zeros(6),
+        labels=torch.ones(6, dtype=torch.long),
+        index=torch.arange(6),
+    )
+    run = write_run(tmp_path / "run", one(wrong), classes="abcd")
+
+    (comparison,) = compare([run])
+
+    found = verdict(comparison.models[0])
+    assert found is not None
+    assert found.words == "over-confident"
+
+
+def test_corruptions_are_spoken_of_only_where_a_model_saw_some(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    note = "corrupted images are generated, not the official arrays"
+    splits = {"test": draw(labels)}
+    plain = write_run(tmp_path / "plain", {"kep": splits}, notes=[note, "smaller"])
+    shifted = {"kep": splits | {"shift/fog/5": draw(labels)}}
+    seen = write_run(tmp_path / "seen", shifted, notes=[note, "smaller"])
+
+    for run, is_told in ((plain, False), (seen, True)):
+        (comparison,) = compare([run])
+        notes = benchmark_context(comparison, Source(None, (note,))).notes
+        assert (note in notes) == is_told
+        assert "smaller" in notes
+
+
+def test_a_copied_run_is_not_another_seed(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    splits = one(draw(labels))
+    short = write_run(tmp_path / "a" / "run", splits, epochs=3)
+    whole = write_run(tmp_path / "b" / "run", splits)
+    other = write_run(tmp_path / "c", splits, config=config(seed=1))
+    for folder, name in ((short, "x"), (whole, "x"), (other, "y")):
+        write_json(folder / "run.json", read_json(folder / "run.json") | {RUN: name})
+
+    (comparison,) = compare([short, whole, other])
+
+    (model,) = comparison.models
+    # that with the longer history
+    assert [member.run.folder for member in model.members] == [whole, other]
+    (told,) = [n for n in benchmark_context(comparison, NO_DATA).notes if "same run" in n]
+    assert told.startswith(f"{short} is left out")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "title"),
+    [("csv", "/home/me/tickets.csv", "tickets"), ("images", "/home/me/cats.v2", "cats.v2")],
+)
+def test_own_data_go_by_the_name_of_their_path(tmp_path, name, path, title) -> None:
+    labels = torch.arange(40) % 10
+    data = {"name": name, "path": path}
+    run = write_run(tmp_path / "run", one(draw(labels)), config=config(data=data))
+
+    (comparison,) = compare([run])
+
+    assert benchmark_context(comparison, NO_DATA).title == title
+    assert comparison.benchmark == name
+
+
+def test_own_data_of_equal_labels_are_not_compared(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    runs = []
+    for seed, contents in ((0, "x"), (1, "x"), (2, "y")):
+        data = {"name": "csv", "path": f"/from/{seed}/mine.csv"}
+        run = write_run(
+            tmp_path / str(seed), one(draw(labels)), config=config(seed=seed, data=data)
+        )
+        record = read_json(run / "run.json")
+        write_json(run / "run.json", record | {"splits": {"contents": contents}})
+        runs.append(run)
+
+    found = compare(runs)
+
+    assert [(c.title, [len(m.members) for m in c.models]) for c in found] == [
+        ("mine", [2]),
+        ("mine (2)", [1]),
+    ]
+
+
 def test_verdict_coverage_is_the_share_answerable_at_five_percent(digits_runs) -> None:
     (comparison,) = compare(digits_runs)
     model = comparison.models[1]
@@ -254,6 +350,26 @@ def test_context_says_what_is_missing_and_unequal(tmp_path) -> None:
     assert "No shifted data were evaluated." in notes
 
 
+def test_context_says_which_runs_were_interrupted(tmp_path) -> None:
+    labels = torch.arange(40) % 10
+    second = {"svdkl": {"epochs": 2}}
+    msp = {"msp": {"test": draw(labels)}}
+    svdkl = {"svdkl": {"test": draw(labels)}}
+    runs = [
+        write_run(tmp_path / "whole", msp, config=config("msp")),
+        write_run(tmp_path / "short", msp, config=config("msp", seed=1), epochs=4),
+        # whole, as the second step has its own number of epochs
+        write_run(tmp_path / "two", svdkl, config=config("svdkl", model=second), epochs=2),
+    ]
+
+    (comparison,) = compare(runs)
+    notes = benchmark_context(comparison, NO_DATA).notes
+
+    assert [n for n in notes if "stopped" in n] == [
+        "The training of short stopped after 4 of 10 epochs."
+    ]
+
+
 def test_context_leaves_out_a_run_that_diverged_and_says_so(tmp_path) -> None:
     labels = torch.arange(40) % 10
     run = write_run(tmp_path / "a", one(draw(labels)))
@@ -292,9 +408,9 @@ def test_context_counts_the_models_of_an_ensemble(tmp_path) -> None:
     write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
     single, together = benchmark_context(comparison, NO_DATA).cost.rows
 
-    assert single.cells == ("17.5 s", "250 ms", "123,456")
-    assert together.cells == ("17.5 s × 3 models", "250 ms", "123,456 × 3 models")
-    assert unknown.cells == ("17.5 s per model", "250 ms", "123,456 per model")
+    assert single.cells == ("35.0 s", "250 ms", "123,456")
+    assert together.cells == ("35.0 s × 3 models", "250 ms", "123,456 × 3 models")
+    assert unknown.cells == ("35.0 s per model", "250 ms", "123,456 per model")
 
 
 def test_compare_refuses_an_empty_list() -> None:

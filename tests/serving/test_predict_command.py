@@ -204,12 +204,25 @@ def test_run_predicts_a_folder_of_images(image_run, tmp_path, monkeypatch, capsy
     (images / "c.png").write_bytes((images / "a.png").read_bytes()[:200])
 
     assert call(monkeypatch, image_run, images, "--out", out) == 2
-    assert "c.png" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "c.png" in told
+    assert told.count("Mend it") == 1
     assert call(monkeypatch, image_run, images, "--out", out, "--skip-bad") == 0
 
     found = read_csv(out)
     assert [entry["row"] for entry in found] == ["a.png", "more/b.jpg"]
     assert {entry["label"] for entry in found} <= set(RunFolder(image_run).classes())
+
+
+def test_a_file_of_texts_is_refused_by_a_model_of_images(
+    image_run, texts, monkeypatch, capsys
+) -> None:
+    assert call(monkeypatch, image_run, texts) == 2
+
+    told = capsys.readouterr().err
+    assert "must be an image, or a folder of images" in told
+    assert "it is a file of texts" in told
+    assert told.count(texts.name) == 1
 
 
 def test_run_abstains_by_its_validation_data(image_run, tmp_path, monkeypatch, capsys) -> None:

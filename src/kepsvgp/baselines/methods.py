@@ -19,6 +19,7 @@ from rich.console import Console
 from kepsvgp.baselines import ensemble, kfllla, mc_dropout, msp, sngp, svdkl, temperature
 from kepsvgp.config import Method, RunConfig
 from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.prediction import Predictor
@@ -121,6 +122,8 @@ def get_method(
             f"method {name!r} must be asked of a run of {base!r}; {run.path} is one of "
             f"{config.method!r}."
         )
+    if posthoc == "ensemble":
+        _check_members([run, *members])
     direct = _direct(run, checkpoint, device)
     if posthoc is None:
         return direct
@@ -200,6 +203,36 @@ def _direct(run: RunFolder, checkpoint: Checkpoint, device: torch.device | None)
     prediction = run.config().prediction
     model = run.model(checkpoint).to(device)
     return msp.fit(model, num_samples=prediction.num_samples, average=prediction.average)
+
+
+def _check_members(runs: Sequence[RunFolder]) -> None:
+    """Refuses members that do not answer the same question, and one that is there twice."""
+    first, *others = runs
+    method, record = first.config().method, first.record()
+    seen = {first.identity() or str(first.path.resolve()): first.path}
+    for run in others:
+        mine = run.config().method
+        if mine != method:
+            raise UserError(
+                f"members of an ensemble must be runs of one method; {run.path} is one of "
+                f"{mine!r} and {first.path} of {method!r}."
+            )
+        name = run.identity() or str(run.path.resolve())
+        if name in seen:
+            raise UserError(
+                f"members of an ensemble must be different runs; {run.path} is the same as "
+                f"{seen[name]}. Train another seed, or leave it out."
+            )
+        seen[name] = run.path
+        theirs = run.record()
+        same_inputs = all(theirs[key] == record[key] for key in ("task", "classes", "input"))
+        same_name = theirs["splits"].get("name") == record["splits"].get("name")
+        same_rows = is_same_split(record["splits"], theirs["splits"])
+        if not (same_inputs and same_name and same_rows):
+            raise UserError(
+                f"members of an ensemble must be trained on the same data, split alike; "
+                f"{run.path} was trained on other data than {first.path}. Leave it out."
+            )
 
 
 def _stamp(runs: Sequence[RunFolder], checkpoint: Checkpoint) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import io
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -27,8 +29,22 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"kepsvgp {version('kepsvgp')}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Transformers that know when they don't know."""
 
 

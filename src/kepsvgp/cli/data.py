@@ -1,9 +1,12 @@
 """`kepsvgp data`: what data sets there are, getting them, and checking them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kepsvgp.data.catalogue import DataSet
 
 app = typer.Typer(
     name="data", help="List, fetch and verify the paper's data sets.", no_args_is_help=True
@@ -21,15 +24,31 @@ Root = Annotated[
 ]
 
 
+# the one data set that is no file of a publisher
+_DIGITS = "digits"
+_NO_FILE = "comes with scikit-learn, no file needed"
+
+
+def _meant(names: list[str] | None) -> "tuple[bool, list[DataSet]]":
+    """Whether these names, or none, mean the digits, and which data sets of publishers."""
+    from kepsvgp.data import catalogue
+
+    others = [name for name in names or [] if name != _DIGITS]
+    found = catalogue.find(others) if others or not names else []
+    return not names or _DIGITS in names, found
+
+
 @app.command("list")
 def list_(names: Names = None, data_root: Root = None) -> None:
     """Say which data sets there are, which are here, and which file goes where."""
-    from kepsvgp.data import catalogue, store
+    from kepsvgp.data import store
 
     root = store.data_root(data_root)
+    has_digits, found = _meant(names)
     typer.echo(f"data sets under {root}")
-    typer.echo("\ndigits\n  here      comes with scikit-learn, no file needed")
-    for data_set in catalogue.find(names or []):
+    if has_digits:
+        typer.echo(f"\n{_DIGITS}\n  here      {_NO_FILE}")
+    for data_set in found:
         missing = data_set.missing(root)
         if not missing:
             state = f"yes       {data_set.folder}"
@@ -85,14 +104,17 @@ def verify(names: Names = None, data_root: Root = None) -> None:
 
     Exits with code 1 if a file is damaged, or missing although its data set was named.
     """
-    from kepsvgp.data import catalogue, store
+    from kepsvgp.data import store
     from kepsvgp.data.verify import verify as verify_one
     from kepsvgp.errors import printable
 
     root = store.data_root(data_root)
+    has_digits, chosen = _meant(names)
     typer.echo(f"data sets under {root}")
     bad = False
-    for data_set in catalogue.find(names or []):
+    if has_digits:
+        typer.echo(f"\n{_DIGITS}\n  {_NO_FILE}")
+    for data_set in chosen:
         typer.echo(f"\n{data_set.name}")
         for found in verify_one(data_set, root):
             remark = f"  ({found.remark})" if found.remark else ""

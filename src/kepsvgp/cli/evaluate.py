@@ -36,6 +36,7 @@ def evaluate(
 
     from kepsvgp.baselines.methods import get_method, result_name, split_name
     from kepsvgp.cli.results import show_metrics
+    from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.errors import UserError
     from kepsvgp.evaluation import default_device, evaluate, split_names
     from kepsvgp.runs import RunFolder, as_checkpoint
@@ -48,6 +49,8 @@ def evaluate(
             f"method {name!r} must have one run; got {len(run)}. Several make up an ensemble, "
             "with --method ensemble."
         )
+    for each in run:
+        warn_if_unfinished(each)
     chosen = as_checkpoint(checkpoint or config.train.select)
     benchmark = folder.benchmark(data_root)
     names = split_names(benchmark, splits.split(","))

@@ -33,10 +33,12 @@ def inspect(
     layers, how near the learnt scores are to the exact singular vectors, the KL of each head
     and what is left of its noise. Says what looks wrong.
     """
+    from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.experiments.inspection import inspect_run
     from kepsvgp.runs import RunFolder, as_checkpoint
 
     folder = RunFolder(run)
+    warn_if_unfinished(run)
     chosen = as_checkpoint(checkpoint or folder.config().train.select)
     found = inspect_run(
         folder, folder.benchmark(data_root), checkpoint=chosen, split=split.value, examples=examples

@@ -36,8 +36,12 @@ def predict(
 
     The input is read and the output written as it comes, so files may be larger than memory.
     """
+    from kepsvgp.cli.unfinished import warn_if_unfinished
+    from kepsvgp.runs import RunFolder
     from kepsvgp.serving import predict_file
 
+    if RunFolder(model).config_file.exists():
+        warn_if_unfinished(model)
     predict_file(
         model, source, out, num_samples=samples, max_risk=max_risk, confidence=confidence,
         column=column, skip_bad=skip_bad, batch_size=batch_size, seed=seed,

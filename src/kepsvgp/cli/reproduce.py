@@ -162,10 +162,14 @@ def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jo
         state = "to measure" if timing in left.timings else "done"
         typer.echo(f"  timing {timing.name}: {state}")
     guess = estimate(left.tasks, out, jobs=jobs)
-    text = f"{len(left.tasks)} of {len(every.tasks)} runs left, about {clock(guess.seconds)}"
-    if guess.unknown:
-        text += f" and {guess.unknown} pieces of work that nothing here can be compared with"
-    typer.echo(text)
+    time = f"about {clock(guess.seconds)}"
+    if guess.unknown and not guess.seconds:
+        time = "for how long is unknown, as there is no such run here yet"
+    elif guess.unknown:
+        time += (
+            f" and {guess.unknown} pieces of work of unknown time, as none like them is here yet"
+        )
+    typer.echo(f"{len(left.tasks)} of {len(every.tasks)} runs left, {time}")
     hours = paper_hours(every.tasks)
     if hours is not None and all(piece.study.budget == "paper" for piece in wanted):
         typer.echo(f"all of it at the paper's speed on a V100: about {hours:.1f} h of training")

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from kepsvgp.compare import Comparison, rows
 from kepsvgp.errors import printable
@@ -24,40 +25,62 @@ _OOD_COLUMNS = {"ood_auroc": "AUROC", "ood_aupr": "AUPR", "ood_fpr95": "FPR95"}
 
 
 def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[str]) -> None:
-    """Prints what was measured on these splits, in raw units."""
+    """Prints what was measured on these splits, in raw units: own, shifted and foreign sets."""
     measured = run.metrics()[checkpoint][method]
-    console = Console()
-    familiar = [split for split in splits if not split.startswith("ood/")]
-    foreign = [split for split in splits if split.startswith("ood/")]
-    for columns, names in ((_COLUMNS, familiar), (_OOD_COLUMNS, foreign)):
-        if not names:
-            continue
-        table = Table("split", title=f"{method}, checkpoint {checkpoint}", title_justify="left")
-        for title in columns.values():
-            table.add_column(title, justify="right")
-        for name in names:
-            table.add_row(name, *(f"{measured[name][metric]:.4f}" for metric in columns))
-        console.print(table)
+    console = _console()
+    groups: dict[str, list[str]] = {}
+    for split in splits:
+        kind = split.partition("/")[0]
+        groups.setdefault(kind if kind in ("shift", "ood") else "split", []).append(split)
+    for kind, names in groups.items():
+        columns = _OOD_COLUMNS if kind == "ood" else _COLUMNS
+        lines = [
+            [
+                name.removeprefix(f"{kind}/"),
+                *(f"{measured[name][metric]:.4f}" for metric in columns),
+            ]
+            for name in names
+        ]
+        _show(console, f"{method}, checkpoint {checkpoint}", [kind, *columns.values()], lines)
     say(console, f"run folder: {run.path}")
 
 
 def show_comparison(comparison: Comparison, folder: Path) -> None:
     """Prints one table for each split, a line for each method, in raw units."""
-    console = Console()
-    if not console.is_terminal:
-        # a log or a file has room for whole lines
-        console = Console(width=200)
+    console = _console()
     splits = next(iter(comparison.results.values()))
     for split in splits:
         columns = _OOD_COLUMNS if split.startswith("ood/") else _COLUMNS
         runs = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "1 seed"
-        table = Table("method", title=f"{split}, {runs}", title_justify="left")
-        for title in columns.values():
-            table.add_column(title, justify="right", no_wrap=True)
-        for row in rows(comparison, split, list(columns)):
-            table.add_row(*row)
-        console.print(table)
+        lines = list(rows(comparison, split, list(columns)))
+        _show(console, f"{split}, {runs}", ["method", *columns.values()], lines)
     say(console, f"runs and compare.json: {folder}")
+
+
+def _console() -> Console:
+    console = Console()
+    # a log or a file has room for whole lines
+    return console if console.is_terminal else Console(width=200)
+
+
+def _show(console: Console, title: str, heads: list[str], lines: list[list[str]]) -> None:
+    """Prints a table with every name and number whole, in parts where it is too wide."""
+    widths = [max(map(len, column)) + 1 for column in zip(heads, *lines, strict=True)]
+    first = 1
+    while first < len(heads):
+        last = first + 1
+        while last < len(heads) and sum(widths[: last + 1]) - sum(widths[1:first]) <= console.width:
+            last += 1
+        table = Table(
+            Column(heads[0], overflow="fold"), title=title, title_justify="left",
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0,
+        )  # fmt: skip
+        for head in heads[first:last]:
+            table.add_column(head, justify="right")
+        for line in lines:
+            table.add_row(line[0], *line[first:last])
+        console.print(table, "")
+        first = last
 
 
 def say(console: Console, line: str) -> None:

@@ -11,12 +11,11 @@ from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError
-from kepsvgp.files import expanded
 
 
 def load(config: DataConfig) -> Benchmark:
     """Images under `path/CLASS/`, or under `path/{train,test[,val]}/CLASS/`."""
-    root = expanded(config.path or "")
+    root = own.place(config, "a folder of images")
     if not root.is_dir():
         raise UserError(f"data.path must be a folder of images; {root} is not a folder.")
     found = own.divide(find_parts(root), config, source=root)

@@ -7,6 +7,7 @@ named `train`, `test` and, if wished, `val`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,21 @@ from torch import Tensor
 from kepsvgp.config import DataConfig
 from kepsvgp.data.benchmark import Split
 from kepsvgp.errors import UserError
+from kepsvgp.files import absolute
 
 # of a name that is taken for a number; Python refuses to read thousands of them
 _MOST_DIGITS = 100
+
+
+def place(config: DataConfig, kind: str) -> Path:
+    """Where the user's data of this kind are, from the root."""
+    path = absolute(config.path or "")
+    if not path.exists():
+        raise UserError(
+            f"data.path must be {kind}; there is nothing at {path}. A relative path is looked "
+            "for from the folder in which the command runs."
+        )
+    return path
 
 
 class Labelled(NamedTuple):

@@ -44,7 +44,10 @@ def read_all(paths: Sequence[Path], size: int, *, grayscale: bool = False) -> np
     """Images as bytes (N, C, size, size), decoded by as many threads as there are cores."""
     # decoding releases the interpreter's lock
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        images = list(pool.map(lambda path: read(path, size, grayscale=grayscale), paths))
+        try:
+            images = list(pool.map(lambda path: read(path, size, grayscale=grayscale), paths))
+        except UserError as error:
+            raise UserError(f"{error} Mend it or take it out of the folder.") from None
     return np.stack(images)
 
 
@@ -68,8 +71,7 @@ def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
             return upright.convert("L" if grayscale else "RGB")
     except _DAMAGE as error:
         raise UserError(
-            f"{path} must be an image that Pillow can read; reading it failed ({error}). "
-            "Mend it or take it out of the folder."
+            f"{path} must be an image that Pillow can read; reading it failed ({error})."
         ) from None
     except Image.DecompressionBombError as error:
         raise UserError(f"{path} must be an image of reasonable size: {error}.") from None

@@ -10,14 +10,13 @@ from kepsvgp.config import DataConfig
 from kepsvgp.data import own, text
 from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.files import expanded
 
 COLUMNS = ("text", "label")
 
 
 def load(config: DataConfig) -> Benchmark:
     """Texts of one file, or of a folder with `train.csv`, `test.csv` and perhaps `val.csv`."""
-    source = expanded(config.path or "")
+    source = own.place(config, "a CSV file, or a folder with train.csv and test.csv")
     found = own.divide(find_parts(source), config, source=source)
     split = found.split.limited(config)
     wanted = split.rows

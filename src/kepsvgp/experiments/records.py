@@ -24,7 +24,7 @@ from kepsvgp.experiments.findings import inspected
 from kepsvgp.experiments.plan import Ask, Task
 from kepsvgp.experiments.published import published
 from kepsvgp.files import read_json, write_json
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs import RunFolder, with_absolute_paths
 from kepsvgp.state import load_position
 
 SWEEP_FILE = "sweep.json"
@@ -96,6 +96,21 @@ def is_answered(run: RunFolder, ask: Ask, record: Record) -> bool:
 def total_epochs(config: RunConfig) -> int:
     """Epochs of a run's own training; SV-DKL's is its second step."""
     return second_step(config).epochs if config.method == "svdkl" else config.train.epochs
+
+
+def unfinished(run: RunFolder) -> str | None:
+    """What a run's training has not come to, in words; None if it has come to its end.
+
+    Told by its history, as copies may lack the state for `--resume`; a run without one is taken
+    for finished.
+    """
+    config, done = run.config(), len(run.history())
+    total = total_epochs(config)
+    if 0 < done < total:
+        return f"stopped after {done} of {total} epochs"
+    if config.method == "sngp" and not sngp.is_finished(run):
+        return "stopped before its posterior was fitted"
+    return None
 
 
 class Left(NamedTuple):
@@ -175,7 +190,7 @@ def read_history(out: Path, known: Iterable[Task]) -> History:
 
 def _likeness(config: RunConfig) -> list[tuple[str, ...]]:
     """From the same run with another seed to any run of the method on the same data."""
-    data = config.data.model_dump_json(exclude={"root"})
+    data = with_absolute_paths(config).data.model_dump_json(exclude={"root"})
     shape = config.model.model_dump_json(exclude={"svdkl": {"softmax_run"}})
     return [(data, config.method, shape), (data, config.method)]
 

@@ -18,7 +18,7 @@ from kepsvgp.report.summary import (
 )
 
 NUM_COLOURS = 8
-STATES = {"calibrated": "good", "slightly off": "middling", "off": "bad"}
+STATES = {"calibrated": "good", "too few": "", "slightly off": "middling", "off": "bad"}
 RULES = {
     "score": "the epoch of the best validation score",
     "nll": "the epoch of the best validation NLL",
@@ -108,7 +108,7 @@ def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContex
             _card(place, model, found)
             for place, (model, found) in enumerate(zip(comparison.models, verdicts, strict=True))
         ),
-        notes=tuple(dict.fromkeys([*_notes(comparison), *source.notes])),
+        notes=_told([*_notes(comparison), *source.notes], comparison),
         table=metric_table(comparison, "test", metrics),
         ood=tuple(
             metric_table(comparison, split, OOD_METRICS) for split in comparison.splits("ood/")
@@ -159,7 +159,7 @@ def _lead(comparison: Comparison, verdicts: Sequence[Verdict | None]) -> str:
         if found.coverage > 0
         else f"cannot keep its errors below {risk}, however few inputs it answers"
     )
-    return f"{best}{ranks} {answers}. Its probabilities are {_probabilities(found)}."
+    return f"{best}{ranks} {answers}. {_probabilities(found)}."
 
 
 def _doubt(best: Model, second: Model) -> str:
@@ -176,11 +176,14 @@ def _doubt(best: Model, second: Model) -> str:
 
 
 def _probabilities(found: Verdict) -> str:
-    if found.calibration == "calibrated":
-        return "calibrated: no further from the truth than chance explains"
-    return (
-        f"{found.words}: it says {_share(found.confidence)} and is right {_share(found.accuracy)}"
-    )
+    match found.calibration:
+        case "too few":
+            return "Whether its probabilities are calibrated, so few test examples cannot tell"
+        case "calibrated":
+            says = "no further from the truth than chance explains"
+        case _:
+            says = f"it says {_share(found.confidence)} and is right {_share(found.accuracy)}"
+    return f"Its probabilities are {found.words}: {says}"
 
 
 def _card(place: int, model: Model, found: Verdict | None) -> Card:
@@ -245,9 +248,28 @@ def _notes(comparison: Comparison) -> list[str]:
     if len(set(epochs.values())) > 1:
         told = ", ".join(f"{label} {n}" for label, n in epochs.items())
         notes.append(f"The models were trained for different numbers of epochs: {told}.")
+    notes += _stopped(comparison)
+    notes += comparison.notes
     notes += [note for member in comparison.members for note in member.run.notes]
     notes += _missing(comparison)
     return notes
+
+
+def _told(notes: Sequence[str], comparison: Comparison) -> tuple[str, ...]:
+    """Each note once, without those on corrupted inputs where none were shown to a model."""
+    is_shifted = bool(comparison.splits("shift/"))
+    return tuple(n for n in dict.fromkeys(notes) if is_shifted or not n.startswith("corrupt"))
+
+
+def _stopped(comparison: Comparison) -> list[str]:
+    """Runs whose training was interrupted."""
+    runs = {member.run.folder: member.run for member in comparison.members}
+    return [
+        f"The training of {run.folder.name} stopped after {len(run.history)} of "
+        f"{run.planned_epochs} epochs."
+        for run in runs.values()
+        if 0 < len(run.history) < (run.planned_epochs or 0)
+    ]
 
 
 def _few(words: Sequence[str], most: int = 4) -> str:

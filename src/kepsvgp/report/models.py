@@ -12,7 +12,7 @@ import numpy as np
 
 from kepsvgp.config import Method
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json
+from kepsvgp.files import RUN, read_json
 from kepsvgp.report.runs import Run, SplitPredictions, read_run
 
 NAMES = {
@@ -33,6 +33,7 @@ MOST_TOLD = 3
 PER_RUN = (
     "seed",
     "data.root",
+    "data.path",
     "model.svdkl.softmax_run",
     "train.device",
     "train.tensorboard",
@@ -93,11 +94,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models that were tested on the same examples."""
+    """Models that were tested on the same examples, and what is to be said of their runs."""
 
     benchmark: str
     title: str
     models: tuple[Model, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def members(self) -> list[Member]:
@@ -122,22 +124,45 @@ class Comparison:
 
 def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[Comparison]:
     """The runs in these folders, grouped into comparisons on equal test sets."""
-    members = [m for folder in folders for m in _members(read_run(folder), checkpoint)]
+    runs, copies = without_copies([read_run(folder) for folder in folders])
+    members = [m for run in runs for m in _members(run, checkpoint)]
     if not members:
         raise UserError(
             "a report needs at least one evaluated run; got none. Run `kepsvgp evaluate RUN`."
         )
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
-        groups.setdefault((member.run.benchmark, _test_set(member)), []).append(member)
+        groups.setdefault((member.run.title, _test_set(member)), []).append(member)
     counts: dict[str, int] = {}
     comparisons = []
-    for (benchmark, _), group in groups.items():
-        counts[benchmark] = counts.get(benchmark, 0) + 1
+    for (name, _), group in groups.items():
+        counts[name] = counts.get(name, 0) + 1
         # a second test set of the same benchmark, such as one of another split
-        title = benchmark if counts[benchmark] == 1 else f"{benchmark} ({counts[benchmark]})"
-        comparisons.append(Comparison(benchmark, title, tuple(_models(group))))
+        title = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        notes = dict.fromkeys(n for m in group for n in copies.get(m.run.folder, ()))
+        models = tuple(_models(group))
+        comparisons.append(Comparison(group[0].run.benchmark, title, models, tuple(notes)))
     return comparisons
+
+
+def without_copies(runs: Sequence[Run]) -> tuple[list[Run], dict[Path, list[str]]]:
+    """Each run once, and by the folder that is kept what is to be said of the others.
+
+    Of several folders of one run, that with the most epochs and results is kept.
+    """
+    same: dict[str, list[Run]] = {}
+    for run in runs:
+        same.setdefault(run.record.get(RUN) or str(run.folder), []).append(run)
+    kept, notes = [], {}
+    for group in same.values():
+        best = max(group, key=lambda run: (len(run.history), len(flat(run.metrics))))
+        kept.append(best)
+        notes[best.folder] = [
+            f"{run.folder} is left out: it is the same run as {best.folder}, not another seed."
+            for run in group
+            if run is not best
+        ]
+    return kept, notes
 
 
 def _members(run: Run, wanted: str | None) -> list[Member]:
@@ -158,6 +183,8 @@ def _test_set(member: Member) -> str:
     if member.test is None:
         return json.dumps(member.run.config.get("data", {}), sort_keys=True, default=str)
     content = member.test.index.tobytes() + member.test.labels.tobytes()
+    # data of one's own, which their rows and labels do not tell from others
+    content += str(member.run.record.get("splits", {}).get("contents", "")).encode()
     return hashlib.sha256(content).hexdigest()
 
 

@@ -78,6 +78,19 @@ class Run:
         return str(self.config.get("data", {}).get("name", "data"))
 
     @property
+    def title(self) -> str:
+        """What its data are called: a benchmark's name, or that of the user's own data."""
+        path = Path(self.config.get("data", {}).get("path", ""))
+        name = path.stem if path.suffix.lower() in (".csv", ".tsv") else path.name
+        return name or self.benchmark
+
+    @property
+    def planned_epochs(self) -> int | None:
+        """Epochs that its training should have; SV-DKL's is its second step."""
+        step = self.config.get("model", {}).get("svdkl", {}) if self.method == "svdkl" else {}
+        return step.get("epochs") or self.config.get("train", {}).get("epochs")
+
+    @property
     def parameters(self) -> int | None:
         """The number of weights, where it was recorded."""
         return self.record.get("parameters")

@@ -13,6 +13,8 @@ from kepsvgp.report.models import Comparison, Member, Model
 
 # the risk that the cards speak of: the first that some model must abstain for
 ACCEPTED_RISKS = (0.05, 0.01)
+# an ECE that chance alone explains in so small a test set says nothing
+TOO_MUCH_CHANCE = 0.1
 
 
 class Metric(NamedTuple):
@@ -124,10 +126,13 @@ class Verdict:
     num_seeds: int
 
     @property
-    def calibration(self) -> Literal["calibrated", "slightly off", "off"]:
-        """Calibrated is: the ECE is no more than chance explains; off is: 5 points or more."""
+    def calibration(self) -> Literal["calibrated", "too few", "slightly off", "off"]:
+        """Calibrated is: the ECE is no more than chance explains; off is: 5 points or more.
+
+        Where chance explains more than 10 points there are too few examples to call it so.
+        """
         if self.ece <= self.noise:
-            return "calibrated"
+            return "calibrated" if self.noise <= TOO_MUCH_CHANCE else "too few"
         return "slightly off" if self.ece < 0.05 else "off"
 
     @property
@@ -135,6 +140,8 @@ class Verdict:
         """The state of its calibration in plain words."""
         if self.calibration == "calibrated":
             return "calibrated"
+        if self.calibration == "too few":
+            return "too few to tell"
         side = "over-confident" if self.confidence > self.accuracy else "under-confident"
         return side if self.calibration == "off" else f"slightly {side}"
 

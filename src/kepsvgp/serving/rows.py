@@ -11,6 +11,7 @@ from kepsvgp.errors import UserError
 
 # longer rows are taken for damage: an unclosed quote, or a file of something else
 MAX_CHARACTERS = 2**24
+TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 class Row(NamedTuple):
@@ -32,22 +33,24 @@ class Source(NamedTuple):
 
 def open_texts(path: Path, column: str) -> Source:
     """The texts in a CSV, TSV or JSONL file, as they are read."""
-    readers = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}
     suffix = path.suffix.lower()
-    if not path.is_file() or suffix not in readers:
+    if not path.is_file() or suffix not in TEXT_SUFFIXES:
         came = "its name ends otherwise" if path.is_file() else "there is no such file"
         raise UserError(
             f"{path} must be a file of texts, which this model takes, named "
             f".csv, .tsv, .jsonl or .ndjson; {came}."
         )
-    return Source(_readable(path, readers[suffix](path, column)), path.stat().st_size)
+    read = _csv if suffix in (".csv", ".tsv") else _jsonl
+    return Source(_readable(path, read(path, column)), path.stat().st_size)
 
 
 def open_images(path: Path) -> Source:
     """The images in a folder and the folders in it, or a single one."""
     files = pictures.find(path) if path.is_dir() else [path]
-    if not path.exists() or not files:
+    is_texts = path.is_file() and path.suffix.lower() in TEXT_SUFFIXES
+    if not path.exists() or not files or is_texts:
         came = "it has none" if path.exists() else "there is no such path"
+        came = "it is a file of texts" if is_texts else came
         raise UserError(
             f"{path} must be an image, or a folder of images ({', '.join(pictures.SUFFIXES)}), "
             f"which this model takes; {came}."

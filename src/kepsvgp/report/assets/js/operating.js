@@ -71,8 +71,8 @@ function riskSection(mount, view) {
     marks();
   });
   const says = byId("operating-says");
-  const holder = el("div", {});
-  mount.append(el("div", { class: "split" }, node, el("div", { class: "beside" }, holder)));
+  const holder = el("div", { class: "below" });
+  mount.append(node, holder);
   node.append(numbers("risk at fixed coverage", () => riskTable(view)));
   view.follow(() => {
     marks();
@@ -87,7 +87,7 @@ function drawRisk(host, width, view) {
   const c = chart(host, width, {
     height: Math.max(260, Math.min(400, width * 0.6)), x: [0, 1], y: [0, top * 1.05], percentX: true, percentY: true,
     xLabel: "coverage: share of inputs answered", yLabel: "risk: wrong among answered",
-    label: `Risk–coverage curves of ${models.length} models; the table beside shows the chosen point.`,
+    label: `Risk–coverage curves of ${models.length} models; the table below shows the chosen point.`,
   });
   const clip = svg("clipPath", { id: "risk-clip" }, svg("rect", { x: c.left, y: c.top, width: c.width - c.left - c.right, height: c.height - c.bottom - c.top + 2 }));
   c.root.append(svg("defs", {}, clip));
@@ -145,16 +145,16 @@ function operatingTable(view) {
     const interval = runs.length === 1 && chosen.answered ? ` (${percent(low)} – ${percent(high)})` : "";
     return [
       modelName(model, m),
+      Number.isFinite(chosen.threshold) ? chosen.threshold.toFixed(3) : "none",
       overSeeds(points.map((p) => p.coverage)),
       overSeeds(points.map((p) => p.risk), 2) + interval,
       overSeeds(caught),
       ...foreign.map((name) => overSeeds(runs.filter((run) => run.foreign[name]).map((run) =>
         shareAbove(run.foreign[name].quantiles, operate(run, view.point).threshold)))),
-      Number.isFinite(chosen.threshold) ? chosen.threshold.toFixed(3) : "none",
     ];
   });
-  const headings = ["Model", "Answered", "Wrong among answered", "Mistakes held back",
-    ...foreign.map((name) => `${name.replace("ood/", "")} answered`), "Threshold"];
+  const headings = ["Model", "Threshold", "Answered", "Wrong among answered", "Mistakes held back",
+    ...foreign.map((name) => `${name.replace("ood/", "")} answered`)];
   const node = table("At the chosen point", headings, rows);
   node.id = "operating-table";
   return node;

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+from cli.test_train import SMALL, call
+from data.test_own import write_images
+
+from kepsvgp import runs
+from kepsvgp.runs import RunFolder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with images and a configuration that names them from there."""
+    write_images(tmp_path / "pictures", {"cat": 16, "dog": 16})
+    own = '[data]\nname = "images"\npath = "pictures"\nroot = "cache"\nimage_size = 8\n'
+    (tmp_path / "own.toml").write_text(SMALL.replace("[data]\n", own))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_finds_its_own_data_from_another_folder(project, monkeypatch, capsys) -> None:
+    assert call(monkeypatch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
+    data = RunFolder(project / "runs" / "one").config().data
+    assert data.path == project / "pictures"
+    assert data.root == project / "cache"
+
+    monkeypatch.chdir(project / "elsewhere")
+
+    assert call(monkeypatch, "evaluate", "../runs/one", "--splits", "test") == 0
+    assert call(monkeypatch, "train", "../own.toml", "train.epochs=1", "--out", "../runs/two") == 2
+    assert f"there is nothing at {project}/elsewhere/pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_run_with_a_relative_path_is_resumed(project, monkeypatch, is_old) -> None:
+    with monkeypatch.context() as patch:
+        if is_old:
+            patch.setattr(runs, "with_absolute_paths", lambda config: config)
+        assert call(patch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
+    assert RunFolder(project / "runs" / "one").config().data.path.is_absolute() != is_old
+
+    arguments = ("own.toml", "train.epochs=1", "--out", "runs/one", "--resume")
+    assert call(monkeypatch, "train", *arguments) == 0
+    # the same place by another name
+    assert call(monkeypatch, "train", *arguments, f"data.path={project}/pictures") == 0
+    (project / "pictures").rename(project / "others")
+    assert call(monkeypatch, "train", *arguments, "data.path=others") == 2

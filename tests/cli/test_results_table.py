@@ -1,0 +1,86 @@
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kepsvgp.cli import results
+from kepsvgp.cli.results import show_comparison, show_metrics
+from kepsvgp.compare import Comparison
+from kepsvgp.data.corruptions import STRENGTHS
+from kepsvgp.runs import RunFolder
+
+METRICS = {
+    "accuracy": 0.7512, "mcc": -0.1234, "nll": 12.3456, "ece": 0.0987,
+    "brier": 0.3456, "aurc": 0.0654, "auroc": 0.8765, "fpr95": 0.4321,
+}  # fmt: skip
+NAMES = [f"{name}/{severity}" for name in STRENGTHS for severity in (1, 5)]
+
+
+class Measured(RunFolder):
+    """Stands for a run that was evaluated on shifted sets."""
+
+    def metrics(self) -> dict:
+        return {"score": {"kep": {f"shift/{name}": METRICS for name in NAMES}}}
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Makes the tables go to a terminal of so many columns."""
+
+    def of(width: int) -> io.StringIO:
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=width, color_system=None)
+        monkeypatch.setattr(results, "Console", lambda **_: console)
+        return file
+
+    return of
+
+
+def numbers(text: str) -> list[str]:
+    return [f"{value:.4f}" for value in METRICS.values() if f"{value:.4f}" in text]
+
+
+def test_shifted_sets_are_named_and_measured_in_whole_words_at_80_columns(terminal) -> None:
+    file = terminal(80)
+
+    show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
+
+    text = file.getvalue()
+    lines = [line.split() for line in text.splitlines()]
+    for name in NAMES:
+        assert [name, *(f"{value:.4f}" for value in METRICS.values())] in lines
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_redirected_table_is_not_cut(capsys) -> None:
+    show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
+
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert text.count("12.3456") == len(NAMES)
+
+
+def test_a_narrow_terminal_gets_the_columns_in_parts(terminal) -> None:
+    file = terminal(40)
+
+    show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
+
+    text = file.getvalue()
+    assert len(numbers(text)) == len(METRICS)
+    assert "…" not in text
+    assert text.count(NAMES[0]) > 1
+
+
+def test_a_comparison_of_several_seeds_is_whole_at_80_columns(terminal) -> None:
+    file = terminal(80)
+    values = {metric: [value, value + 0.01] for metric, value in METRICS.items()}
+
+    show_comparison(Comparison((0, 1), {"kep+temperature": {"test": values}}), Path("runs"))
+
+    text = file.getvalue()
+    assert text.count("±") == len(METRICS)
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
