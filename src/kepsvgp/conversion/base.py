@@ -68,7 +68,7 @@ class ConvertedAttention(nn.Module):
                 f"{tuple(source.key.weight.shape)}. Heads of another width cannot be converted."
             )
         rank = dim // source.num_heads if rank is None else rank
-        self.settings = _DEFAULTS | {"rank": rank} | settings
+        self.settings: dict[str, Any] = _DEFAULTS | {"rank": rank} | settings
         bias = source.query.bias is not None or source.key.bias is not None
         self.kep = KEPAttention(dim, source.num_heads, qk_bias=bias, **self.settings)
         self.output = nn.Identity() if source.output is None else source.output

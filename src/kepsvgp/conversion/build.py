@@ -71,7 +71,7 @@ def _library(name: str) -> Any:
 
 
 def _describe_encoder(model: Any) -> Build:
-    layers = list(model.layers) if isinstance(model, nn.TransformerEncoder) else [model]
+    layers: list[Any] = list(getattr(model, "layers", [model]))
     layer = layers[0]
     activation = {F.relu: "relu", F.gelu: "gelu"}.get(getattr(layer, "activation", None))
     if activation is None or any(type(each) is not nn.TransformerEncoderLayer for each in layers):

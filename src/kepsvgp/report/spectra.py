@@ -93,7 +93,6 @@ class Spectra(Section):
     examples: int = Field(ge=1)
     split: str
     layers: list[LayerSpectrum]
-    checkpoint: str = ""
 
 
 def read_spectra(folder: Path, *, run: str = "") -> Spectra | None:
