@@ -136,6 +136,8 @@ def test_results_tell_what_ten_epochs_gave() -> None:
     assert "ahead in all seven metrics, all of them within noise" in TEXT
     assert not any(sure for _, sure in gains(COLA_SMALL, "kep", "sgpa").values())
     assert "KEP-SVGP and SGPA cannot in anything" in TEXT
+    rows = [row["key"] for row in page.table(COLA_SMALL)["rows"]]
+    assert max(rows, key=lambda row: means(COLA_SMALL, row)["ece"]) == "svdkl"
     scaled = means(COLA_SMALL, "temperature")
     assert f"(NLL {scaled['nll']:.2f}, ECE {scaled['ece']:.2f})" in TEXT
     one, five = (means(COLA_SMALL + "-last", row) for row in ("kep", "deep_ensembles"))
@@ -218,6 +220,16 @@ def test_results_tell_how_one_model_stands_to_three_on_imdb() -> None:
         assert f"{before}{one[metric]:.2f} against {many[metric]:.2f}{after}" in TEXT
     assert one["ece"] < many["ece"]
     assert abs(softmax["nll"] - one["nll"]) < 0.05
+    five = means(page.IMDB_FIVE, "deep_ensembles")
+    told = "ECE {ece:.2f}, NLL {nll:.2f} and AURC {aurc:.2f}".format(**five)
+    assert f"{told}, where the single KEP-SVGP model" in TEXT
+    assert "has {ece:.2f}, {nll:.2f} and {aurc:.2f}.".format(**one) in TEXT
+    assert len(page.table(page.IMDB_FIVE)["rows"][0]["runs"]) == 5
+    sampled, single = means(IMDB, "mc_dropout"), means(IMDB, "kep")
+    told = [f"{m.upper()} {sampled[m]:.2f} against {single[m]:.2f}" for m in ("ece", "nll")]
+    assert f"({', '.join(told)}, both beyond noise)" in TEXT
+    found = gains(IMDB, "kep", "mc_dropout")
+    assert found["ece"] == found["nll"] == (False, True)
     for row in ("msp", "kep"):
         below = [
             cell["paper"]["mean"] - 100 * cell["mean"]
