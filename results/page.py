@@ -76,7 +76,11 @@ def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
 def differences(path: str) -> str:
     """All pairs of a table."""
     found = table(path)
-    titles = {row["key"]: row["title"] for row in found["rows"]}
+    # a sum is one term of the difference
+    titles = {
+        row["key"]: f"({row['title']})" if " + " in row["title"] else row["title"]
+        for row in found["rows"]
+    }
     lines = {
         f"{titles[first]} − {titles[second]}": cells
         for (first, second), cells in compared(path).items()
@@ -203,6 +207,7 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 
 COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
+COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
 CIFAR10 = "cifar10/tables/table1-cifar10-small"
@@ -227,6 +232,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-small-table1": partial(ours, COLA_SMALL),
     "cola-small-differences": partial(differences_by_rule, COLA_SMALL, ("kep", "msp")),
     "cola-small-selection": partial(selection, COLA_SMALL, COMPARED),
+    "cola-table5": partial(markdown, COLA_PAIRS),
+    "cola-table5-differences": partial(differences, COLA_PAIRS),
     "cifar10-table1": partial(markdown, CIFAR10),
     "cifar10-differences": partial(differences, CIFAR10),
     "cifar10-counts": partial(counts, CIFAR10),

@@ -342,3 +342,22 @@ def test_results_tell_the_sizes_of_the_sets() -> None:
         for run in (RESULTS / data / "runs").iterdir():
             sizes = json.loads((run / "run.json").read_text())["splits"]["sizes"]
             assert told.format(**sizes) in TEXT
+
+
+def test_results_tell_what_the_pair_of_branches_gave() -> None:
+    left, right = (gains(page.COLA_PAIRS, "kep_er", one) for one in ("kep_ee", "kep_rr"))
+    both = {m for m in left if left[m][0] and right[m][0]}
+    assert both == {"aurc", "auroc", "ece", "nll", "brier"}
+    assert metrics(right, better=True, sure=True) == {"aurc", "ece", "nll", "brier"}
+    assert metrics(left, better=True, sure=True) == set()
+    assert metrics(left, better=False, sure=True) == {"mcc"}
+    rows = page.table(page.COLA_PAIRS)["rows"]
+    for row in rows:
+        assert len(row["runs"]) == 5
+        for other in ("msp", "kep"):
+            pair, single = means(page.COLA_PAIRS, row["key"]), means(COLA_SMALL, other)
+            assert pair["mcc"] < single["mcc"]
+            assert all(pair[m] > single[m] for m in ("aurc", "ece", "nll", "brier"))
+        for run in row["runs"]:
+            history = RESULTS / "cola-table5" / "runs" / run / "history.jsonl"
+            assert json.loads(history.read_text().splitlines()[-1])["train"]["kl"] > 200
