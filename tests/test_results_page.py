@@ -361,3 +361,16 @@ def test_results_tell_what_the_pair_of_branches_gave() -> None:
         for run in row["runs"]:
             history = RESULTS / "cola-table5" / "runs" / run / "history.jsonl"
             assert json.loads(history.read_text().splitlines()[-1])["train"]["kl"] > 200
+
+
+def test_results_tell_how_low_the_ranks_are() -> None:
+    path = RESULTS / "cola-table5" / "figures" / "figure4-cola-small.json"
+    drawn = json.loads(path.read_text())["data"]
+    first = {
+        name: [layer["singular_values"][0] for layer in model["layers"]]
+        for name, model in drawn.items()
+    }
+    told = "first singular value makes up {:.2f} of the spectrum in each, with softmax attention"
+    kep, softmax = first["KEP-SVGP, all layers"], first["MSP"]
+    assert f"{kep[0]:.2f}" == f"{kep[1]:.2f}"
+    assert f"{told.format(kep[0])} {softmax[0]:.2f} and {softmax[1]:.2f}" in TEXT

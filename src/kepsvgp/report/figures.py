@@ -23,6 +23,7 @@ try:
     import matplotlib as mpl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 except ImportError:
     raise UserError(
         "figures need matplotlib, which is not installed: pip install 'kepsvgp[report]'."
@@ -180,17 +181,20 @@ def kernel_spectra(models: Mapping[str, Spectra]) -> Figure:
         letter = chr(ord("a") + layer)
         axis.set(title=f"({letter}) layer {layer + 1}", xlabel="singular value index")
     last = axes[0, depth]
-    for place, (label, spectra) in enumerate(models.items()):
+    for place, spectra in enumerate(models.values()):
         for number, layer in enumerate(spectra.layers):
             look = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[number % 8]}
             cumulative = layer.cumulative
-            name = f"{label}, layer {number + 1}"
-            last.plot(range(1, len(cumulative) + 1), cumulative, label=name, **look)
+            last.plot(range(1, len(cumulative) + 1), cumulative, **look)
     letter = chr(ord("a") + depth)
     last.set(title=f"({letter}) cumulative", xlabel="singular value index", ylim=(None, 1.01))
     axes[0, 0].set_ylabel("normalised singular value")
     axes[0, 0].legend()
-    last.legend(loc="lower right")
+    lines = [
+        Line2D([], [], color="0.3", linestyle=DASHES[n % 8], label=f"layer {n + 1}")
+        for n in range(depth)
+    ]
+    last.legend(handles=lines, loc="lower right", title="colours as in (a)")
     return figure
 
 
