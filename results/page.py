@@ -243,6 +243,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cifar10-table3": partial(markdown, "cifar10/tables/table3-cifar10-small"),
     "cifar10-table3-differences": partial(differences, "cifar10/tables/table3-cifar10-small"),
     "cifar10-landmark": partial(ours, "cifar10-landmark/tables/table1-cifar10-small"),
+    "cifar10-table6": partial(markdown, "cifar10/tables/table6-cifar10-small"),
     "cifar10-table9": partial(markdown, "cifar10/tables/table9-cifar10-small"),
     "imdb-table1": partial(markdown, IMDB),
     "imdb-differences": partial(differences, IMDB),

@@ -374,3 +374,10 @@ def test_results_tell_how_low_the_ranks_are() -> None:
     kep, softmax = first["KEP-SVGP, all layers"], first["MSP"]
     assert f"{kep[0]:.2f}" == f"{kep[1]:.2f}"
     assert f"{told.format(kep[0])} {softmax[0]:.2f} and {softmax[1]:.2f}" in TEXT
+
+
+def test_results_tell_what_the_low_rank_map_costs() -> None:
+    found = gains("cifar10/tables/table6-cifar10-small", "concat", "concat_lowrank")
+    assert not found.pop("forward_seconds")[1]
+    assert [better for better, _ in found.values()] == [True] * 7
+    assert metrics(found, better=True, sure=True) == {"accuracy", "aurc", "nll", "brier"}
