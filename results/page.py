@@ -45,7 +45,8 @@ def counts(path: str) -> str:
     """How many of the paper's claims hold, as the table says it."""
     text = (RESULTS / path).with_suffix(".md").read_text()
     (line,) = (line for line in text.split("\n") if line.startswith("Of "))
-    return line + "\n"
+    number, rest = line.removeprefix("Of ").split(", ", 1)
+    return f"Of the paper's {number} claims, each one method before another in one metric, {rest}\n"
 
 
 def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -248,6 +249,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "imdb-table1": partial(markdown, IMDB),
     "imdb-differences": partial(differences, IMDB),
     "imdb-counts": partial(counts, IMDB),
+    "imdb-rules": partial(differences_by_rule, IMDB, ("kep", "msp")),
     "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
     "imdb-five": partial(ours, IMDB_FIVE),
     "against-softmax": against_softmax,

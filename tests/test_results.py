@@ -87,6 +87,19 @@ def test_decisions_tell_what_the_projections_gave_on_cifar10() -> None:
     told = f"had {dual} on validation data, with landmarks {landmark}, softmax attention {softmax}"
     assert told in text
 
+    def mean(folder: str) -> float:
+        table = RESULTS / folder / "tables" / "table1-cifar10-small.json"
+        (row,) = (row for row in json.loads(table.read_text())["rows"] if row["key"] == "kep")
+        return fmean(best(f"{folder}/runs/{run}", "accuracy") for run in row["runs"])
+
+    ahead = 100 * (
+        best("small/imdb", "accuracy") - best("trials/imdb-landmark-clipped", "accuracy")
+    )
+    assert round(ahead) == 11
+    print(100 * (mean("cifar10") - mean("cifar10-landmark")))
+    assert round(100 * (mean("cifar10") - mean("cifar10-landmark"))) == 7
+    assert "it is eleven and seven points of accuracy ahead" in text
+
 
 def test_decisions_tell_how_silent_a_dual_layer_fell() -> None:
     text = " ".join(DECISIONS.split())

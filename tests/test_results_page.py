@@ -133,7 +133,7 @@ def test_results_tell_what_ten_epochs_gave() -> None:
         sure = {metric: gain for metric, gain in found[rule].items() if gain[1]}
         assert sure == calibrated
     assert set(found["best validation NLL"].values()) == {(True, False)}
-    assert "ahead in all seven metrics, all of them within noise" in TEXT
+    assert "ahead of softmax in all seven metrics, all of them within noise" in TEXT
     assert not any(sure for _, sure in gains(COLA_SMALL, "kep", "sgpa").values())
     assert "KEP-SVGP and SGPA cannot in anything" in TEXT
     rows = [row["key"] for row in page.table(COLA_SMALL)["rows"]]
@@ -381,3 +381,50 @@ def test_results_tell_what_the_low_rank_map_costs() -> None:
     assert not found.pop("forward_seconds")[1]
     assert [better for better, _ in found.values()] == [True] * 7
     assert metrics(found, better=True, sure=True) == {"accuracy", "aurc", "nll", "brier"}
+
+
+def test_results_tell_what_faded_with_a_low_rank_map() -> None:
+    path = "cifar10/tables/table6-cifar10-small"
+    kl, accuracy = {}, {}
+    for row in page.table(path)["rows"]:
+        runs = [RESULTS / "cifar10" / "runs" / run for run in row["runs"]]
+        lines = [(run / "history.jsonl").read_text().splitlines()[-1] for run in runs]
+        kl[row["key"]] = [json.loads(line)["train"]["kl"] for line in lines]
+        files = [json.loads((run / "metrics.json").read_text()) for run in runs]
+        accuracy[row["key"]] = [100 * file["score"]["kep"]["test"]["accuracy"] for file in files]
+    assert [f"{value:.1f}" for value in kl["concat_lowrank"][:2]] == ["0.8", "0.8"]
+    told = f"{kl['concat_lowrank'][2]:.0f} in the third and {min(kl['concat']):.0f} to"
+    assert f"against {told} {max(kl['concat']):.0f} with the full map" in TEXT
+    low, full = accuracy["concat_lowrank"][2], accuracy["concat"][2]
+    assert f"an accuracy of {low:.1f} % where the full map has {full:.1f} %" in TEXT
+
+
+def test_results_tell_what_hangs_on_imdb_s_last_epoch() -> None:
+    found = gains(IMDB + "-last", "kep", "msp")
+    assert all(better for better, _ in found.values())
+    assert metrics(found, better=True, sure=True) == {"accuracy", "aurc", "brier"}
+
+
+def test_results_tell_which_test_numbers_were_seen() -> None:
+    def seen(run: str) -> float:
+        (method,) = json.loads((RESULTS / "trials" / run / "metrics.json").read_text())[
+            "score"
+        ].values()
+        return method["test"]["mcc"]
+
+    kep = [seen(f"cola-landmark-clipped{end}") for end in ("-dropout0.3", "")]
+    softmax = [seen(f"cola-softmax{end}") for end in ("-dropout0.3", "")]
+    assert "({:.3f} against {:.3f}) agreed".format(*kep) in TEXT
+    assert "that of softmax ({:.3f} against {:.3f}) did not".format(*softmax) in TEXT
+
+
+def test_floor_is_reached_nowhere_over_fifty_epochs() -> None:
+    for suffix in page.RULES.values():
+        assert not all(better for better, _ in gains(TABLE1 + suffix, "kep", "msp").values())
+    five = means(TABLE1 + "-nll", "deep_ensembles")
+    assert f"the five have {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
+    one = means("cola/tables/table7-cola-paper", "kep_temperature")
+    assert five["nll"] < one["nll"]
+    assert five["ece"] < one["ece"]
+    scaled = [means(TABLE1 + suffix, "temperature")["nll"] for suffix in page.RULES.values()]
+    assert "an NLL of {:.2f}, {:.2f} and {:.2f} under the three rules".format(*scaled) in TEXT

@@ -20,8 +20,9 @@ kepsvgp bench --page benchmarks/results.json > benchmarks/README.md
 Contenders take turns in one run, and the ratio of each to its baseline is taken within every turn:
 medians, with the quartiles beside them. Seconds belong to the machine; ratios are what to look at.
 A layer is measured forwards and backwards with its penalties, a training step with objective and
-optimizer. SGPA has the settings of its paper. KEP layers have the default number of landmarks, ten
-for each singular pair. *N × s × s* is the sampling as the paper's equations read, in our words.
+optimizer. SGPA has the settings of its paper. KEP layers have landmarks, as the paper's models do,
+ten for each singular pair, unless dual is said. *N × s × s* is the sampling as the paper's
+equations read, in our words.
 """
 
 _TITLES = {

@@ -180,7 +180,8 @@ def vit_cifar(
     """The paper's ViT for 32×32 images: width 384, 12 heads, 4×4 patches.
 
     Table 4 compares with 5 layers (CIFAR-10) and 6 layers (CIFAR-100). `kep_layers=None` puts
-    the attention into all layers.
+    the attention into all layers. KEP layers have landmarks, as in the authors' program, unless
+    `kep` says otherwise.
     """
     config = ModelConfig(
         depth=depth,
@@ -199,7 +200,10 @@ def transformer_imdb(
     dropout: float = 0.1,
     kep: KepConfig | None = None,
 ) -> Classifier:
-    """The paper's Transformer for IMDB: one layer of width 128 with 8 heads."""
+    """The paper's Transformer for IMDB: one layer of width 128 with 8 heads.
+
+    Projection as in `vit_cifar`.
+    """
     config = ModelConfig(
         depth=1,
         dim=128,
@@ -226,6 +230,7 @@ def transformer_cola(
     """The paper's Transformer for CoLA: two layers of width 256 with 4 heads.
 
     Token embeddings of width 128 stand beside a learnt mix of a frozen encoder's layers.
+    Projection as in `vit_cifar`.
     """
     config = ModelConfig(
         depth=2,
