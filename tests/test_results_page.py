@@ -83,6 +83,9 @@ def test_results_tell_how_kep_stands_to_softmax() -> None:
     assert certain == {"ece", "nll", "brier"}
     assert "KEP-SVGP is ahead in MCC, AURC and AUROC, all within noise, behind in FPR95" in TEXT
     assert "within noise, and behind in ECE, NLL and Brier score beyond it" in TEXT
+    svdkl = gains(TABLE1, "kep", "svdkl")
+    assert {metric for metric, (_, sure) in svdkl.items() if sure} == {"nll"}
+    assert svdkl["nll"][0]
 
 
 def test_results_tell_what_hangs_on_the_rule() -> None:
