@@ -64,10 +64,10 @@ def find_source(comparison: Comparison) -> Source:
         benchmark = load_benchmark(config)
     except (UserError, OSError, ImportError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Source(
-            None,
-            (f"The data set is not at hand, so pictures, texts and class names are: {reason}",),
+        note = (
+            f"The data set is not at hand, so there are no pictures, texts or class names: {reason}"
         )
+        return Source(None, (note,))
     if comparison.test is not None and not _same_labels(comparison.test, benchmark.test):
         return Source(
             None,
