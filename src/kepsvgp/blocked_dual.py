@@ -10,6 +10,7 @@ other side's T′ and H′, n real tokens, and gradients G of the scores S and D
 with c = Σ Φ ∘ ∂Φ along the features.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,16 +27,19 @@ def dual_scores(
     feature_map: ksvd.FeatureMap = ksvd.COSINE,
     *,
     with_energy: bool = False,
+    place: ksvd.Place | None = None,
+    whole: Callable[[Tensor], Tensor] = ksvd.identity,
 ) -> tuple[blocked.Projected, Float[Tensor, "batch pair feature rank"]]:
     """Scores and directions of the dual projection, those of all heads for E and then for R.
 
-    Queries of all heads come before keys, and H_e before H_r.
+    Queries of all heads come before keys, and H_e before H_r. Where the tokens are a part of
+    longer sequences, `place` says which, and `whole` completes the directions that they make.
     """
     can_be_blocked = feature_map is ksvd.COSINE and blocked.is_supported(qk, dual)
-    if can_be_blocked and blocked.has_whole_sequences(qk):
+    if place is None and can_be_blocked and blocked.has_whole_sequences(qk):
         scores, directions, energy = _DualScores.apply(qk, dual.mT, mask, with_energy)
         return blocked.Projected(scores.mT, energy), directions
-    directions = ksvd.pair_of_dual_directions(qk, dual, mask, feature_map)
+    directions = whole(ksvd.pair_of_dual_directions(qk, dual, mask, feature_map, place))
     both = blocked.project(qk, directions, mask, feature_map, with_energy=with_energy)
     return both, directions
 

@@ -298,6 +298,7 @@ def test_layer_works_in_half_precision() -> None:
     exact = layer.marginals(x).mean
     rounded = copy.deepcopy(layer).bfloat16()
     assert rounded(x.bfloat16()).dtype == torch.bfloat16
+    # eight bits of a number, in queries, keys and values
     assert_close(rounded.marginals(x.bfloat16()).mean, exact, rtol=0.1, atol=0.02)
 
 

@@ -271,17 +271,10 @@ class KEPAttention(PenalisedAttention):
     def _dual_scores(self, x: Tensor, qk: Tensor, mask: Tensor | None) -> ScorePair:
         # H_eᵀ of all heads, then H_rᵀ: (batch 2·head rank token)
         dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
-        if self.sequence_group is None:
-            both, directions = blocked_dual.dual_scores(
-                qk, dual, mask, self.feature_map, with_energy=self.training
-            )
-        else:
-            place = place_of(x, mask, self.sequence_group)
-            part = ksvd.pair_of_dual_directions(qk, dual, mask, self.feature_map, place)
-            directions = self._whole(part)
-            both = blocked.project(
-                qk, directions, mask, self.feature_map, with_energy=self.training
-            )
+        both, directions = blocked_dual.dual_scores(
+            qk, dual, mask, self.feature_map, with_energy=self.training,
+            place=self._place(x, mask), whole=self._whole,
+        )  # fmt: skip
         pair = score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
         if self.training and self.ksvd_loss == "residual":
             if mask is not None:
