@@ -204,3 +204,22 @@ def test_results_are_small_and_hold_no_weights() -> None:
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 10_000_000
     assert not [path for path in files if path.suffix == ".safetensors"]
+
+
+def test_decisions_tell_how_near_the_scores_are_to_singular_vectors() -> None:
+    table = RESULTS / "defaults" / "tables" / "defaults-digits-small.json"
+    rows = {row["key"]: row["runs"] for row in json.loads(table.read_text())["rows"]}
+
+    def spans(row: str, field: str) -> list[float]:
+        files = (RESULTS / "defaults" / "runs" / run / "inspect.json" for run in rows[row])
+        layers = [json.loads(file.read_text())["layers"][-1] for file in files]
+        return [layer[field][side] for layer in layers for side in ("left", "right")]
+
+    def told(values: list[float]) -> str:
+        return f"{100 * min(values):.0f} to {100 * max(values):.0f} %"
+
+    dual, landmark = (told(spans(row, "overlap")) for row in ("dual", "landmark"))
+    chance = told(spans("dual", "chance") + spans("landmark", "chance"))
+    text = " ".join(DECISIONS.split())
+    assert f"its scores span {dual} of the leading singular subspace" in text
+    assert f"those of landmarks {landmark}, random ones {chance}" in text
