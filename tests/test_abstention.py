@@ -9,6 +9,7 @@ from kepsvgp import Abstainer, Prediction
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
 from kepsvgp.prediction import entropy
+from kepsvgp.runs import write_weights
 
 
 def calibrated(num_examples: int, generator: torch.Generator) -> tuple[Prediction, Tensor]:
@@ -48,6 +49,20 @@ def test_abstainer_withholds_all_where_nothing_keeps_the_promise() -> None:
 
     assert rule.abstain(Prediction(probs, entropy(probs))).all()
     assert rule.threshold == math.inf
+
+
+def test_rule_of_other_weights_is_refused(generator: torch.Generator, tmp_path) -> None:
+    rule = Abstainer.fit(*calibrated(500, generator))
+    rule.save(tmp_path)
+    write_weights(tmp_path / "model.safetensors", {"w": torch.zeros(2)}, {})
+    assert Abstainer.load(tmp_path) == rule
+
+    rule.save(tmp_path)
+    assert Abstainer.load(tmp_path) == rule
+    write_weights(tmp_path / "model.safetensors", {"w": torch.ones(2)}, {})
+
+    with pytest.raises(UserError, match="fitted to other weights"):
+        Abstainer.load(tmp_path)
 
 
 @pytest.mark.parametrize("max_risk", [0.1, 1e-6])

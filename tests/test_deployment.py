@@ -153,3 +153,41 @@ def test_export_takes_the_format_that_is_said_where_the_name_says_none(tmp_path:
 
     for path, format in ((one, "torch"), (two, "onnx")):
         assert load(path, format)(inputs)[0].shape == (3, 5)
+
+
+class OfIds(torch.nn.Module):
+    """Token ids, with or without their number, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = torch.nn.Embedding(17, 4), torch.nn.Linear(4, 2)
+        self.attention = KEPAttention(4, 1, rank=2, posterior_scale=1.0)
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        pooled = self.attention(self.embed(ids)).mean(dim=1)
+        return self.head(pooled if lengths is None else pooled * lengths.unsqueeze(1))
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+@pytest.mark.parametrize("has_lengths", [True, False])
+def test_length_of_token_ids_is_free(format, has_lengths: bool, tmp_path: Path) -> None:
+    def inputs(batch: int, length: int) -> Any:
+        ids = torch.randint(17, (batch, length))
+        return {"ids": ids, "lengths": torch.arange(batch)} if has_lengths else ids
+
+    model = OfIds()
+    path = tmp_path / f"graph.{SUFFIX[format]}"
+    export(model, path, inputs(3, 6), num_samples=2, generator=torch.Generator().manual_seed(0))
+
+    longer = inputs(4, 9)
+    expected = predict(model, longer, num_samples=2, generator=torch.Generator().manual_seed(0))
+    assert_close(load(path, format)(longer)[0], expected.probs, rtol=0, atol=1e-5)
+
+
+def test_export_tells_mistakes(tmp_path: Path) -> None:
+    model, ids = OfIds(), torch.randint(17, (3, 6))
+    with pytest.raises(UserError, match="dynamic must name the axes of input; got ids"):
+        export(model, tmp_path / "graph.pt2", ids, dynamic={"ids": {0: "batch"}})
+    with pytest.raises(UserError, match="num_samples must be at least 1"):
+        export(model, tmp_path / "graph.pt2", ids, num_samples=0)

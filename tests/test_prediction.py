@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
+from kepsvgp.attention.base import use_draws
 from kepsvgp.prediction import entropy, evaluating, predict_batches
 
 TOKEN, DIM, CLASS = 5, 6, 3
@@ -170,6 +172,19 @@ def test_eight_threads_equal_one(model: Plain) -> None:
     with ThreadPoolExecutor(8) as pool:
         threaded = list(pool.map(run, range(32)))
     assert all(torch.equal(a, b) for a, b in zip(serial, threaded, strict=True))
+
+
+def test_threads_leave_no_draws_on_a_layer() -> None:
+    """Compiled code reads draws off the layer, and would use them for good."""
+    layer = KEPAttention(4, 1)
+    threads = [(copy_context(), use_draws({layer: layer.draw(1)})) for _ in range(2)]
+
+    for thread, block in threads:
+        thread.run(block.__enter__)
+    for thread, block in threads:
+        thread.run(block.__exit__, None, None, None)
+
+    assert layer._held_draws is None
 
 
 def test_prediction_survives_the_disk(model: Plain, tmp_path: Path) -> None:

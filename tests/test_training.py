@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from kepsvgp import files, training
-from kepsvgp.config import RunConfig, TrainConfig
+from kepsvgp.config import DataConfig, RunConfig, TrainConfig
 from kepsvgp.configfile import parse_config
 from kepsvgp.data import Batch, Benchmark, load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs import RunFolder, with_absolute_paths
 from kepsvgp.training import derive_seed, global_batch_size, learning_rate, micro_batches, train
 
 
@@ -438,3 +438,16 @@ def test_training_flushes_denormals(digits, tmp_path, monkeypatch) -> None:
     train(small(epochs=1), digits, tmp_path / "run")
     assert set(seen) == {0.0}
     assert (torch.full((), 1e-38) / 10).item() > 0
+
+
+def test_run_remembers_its_encoder_from_every_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "enc").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def remembered(encoder: str) -> str | None:
+        data = DataConfig(name="csv", path=Path("texts.csv"), encoder=encoder)
+        return with_absolute_paths(RunConfig(data=data)).data.encoder
+
+    assert remembered("./enc") == str(tmp_path / "enc")
+    assert remembered("minilm") == "minilm"
+    assert remembered("someone/model") == "someone/model"

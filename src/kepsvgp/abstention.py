@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from jaxtyping import Bool, Int
+from safetensors import safe_open
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import CHECKSUM, read_json, write_json
 from kepsvgp.metrics.selective import threshold_for_risk
 from kepsvgp.prediction import Prediction
 
@@ -91,8 +92,8 @@ class Abstainer:
         return ~(prediction.confidence.double() >= self.threshold)
 
     def save(self, folder: Path | str) -> None:
-        """Writes the rule beside a model."""
-        values = asdict(self)
+        """Writes the rule beside a model, as that of its weights."""
+        values = asdict(self) | {"weights": _weights(Path(folder))}
         # JSON has no infinity
         values["threshold"] = None if math.isinf(self.threshold) else self.threshold
         write_json(Path(folder) / FILE, values)
@@ -104,13 +105,29 @@ class Abstainer:
 
     @classmethod
     def load(cls, folder: Path | str) -> "Abstainer":
-        """Reads what `save` wrote."""
-        values = read_json(Path(folder) / FILE)
+        """Reads what `save` wrote; the rule of other weights than those beside it is refused."""
+        path = Path(folder) / FILE
+        values = read_json(path)
+        # older rules know neither their weights nor their samples
+        weights = values.pop("weights", None) if isinstance(values, dict) else None
         names = {field.name for field in fields(cls)}
-        # older rules do not know their samples
         needed = names - {"num_samples"}
         if not isinstance(values, dict) or not needed <= values.keys() <= names:
-            raise UserError(f"{Path(folder) / FILE} must be a saved Abstainer; fit it again.")
+            raise UserError(f"{path} must be a saved Abstainer; fit it again.")
+        if weights is not None and weights != _weights(path.parent):
+            raise UserError(
+                f"{path} must be the rule of the model beside it; it was fitted to other weights, "
+                "for which alone its promise holds. Fit it again, or delete it."
+            )
         if values["threshold"] is None:
             values["threshold"] = math.inf
         return cls(**values)
+
+
+def _weights(folder: Path) -> str | None:
+    """The checksum of the weights in a folder, where they are ours."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        return None
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(CHECKSUM)

@@ -196,7 +196,8 @@ class SvdklConfig(Section):
         softmax_run: Run folder of the softmax model whose weights the second step starts from;
             None trains one first, beside the run.
         epochs: Epochs of the second step; None for as many as the first had.
-        lr_factor: Learning rate of the second step as a share of the first's.
+        lr_factor: Learning rate of the network in the second step, as a share of the first's; the
+            head, which is new, has the whole.
     """
 
     num_features: Count = 16

@@ -90,9 +90,14 @@ def export(
     format = _format(path, format)
     if draws not in ("fixed", "input"):
         raise UserError(f"draws must be 'fixed' or 'input'; got {draws!r}.")
+    if num_samples < 1:
+        raise UserError(f"num_samples must be at least 1; got {num_samples}.")
     _check_layers(model)
     inputs = _at_least_two(inputs)
     axes = _default_axes(inputs) if dynamic is None else dynamic
+    names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
+    if sorted(axes) != sorted(names):
+        raise UserError(f"dynamic must name the axes of {', '.join(names)}; got {', '.join(axes)}.")
     with torch.no_grad(), evaluating(model):
         with fixed_draws(model, num_samples, generator=generator) as held:
             values = [u.detach() for u in held.values()]
@@ -165,11 +170,13 @@ def _check_layers(model: nn.Module) -> None:
 
 
 def _default_axes(inputs: Any) -> dict[str, dict[int, str]]:
-    if not isinstance(inputs, Mapping):
-        return {"input": {0: "batch"}}
-    has_tokens = any(not value.is_floating_point() for value in inputs.values())
+    named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
+    has_tokens = any(not each.is_floating_point() and each.ndim == 2 for each in named.values())
     axes = {0: "batch", 1: "length"} if has_tokens else {0: "batch"}
-    return dict.fromkeys(inputs, axes)
+    return {
+        name: {axis: title for axis, title in axes.items() if axis < value.ndim}
+        for name, value in named.items()
+    }
 
 
 def _shapes(arguments: dict[str, Any], axes: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:

@@ -23,7 +23,14 @@ class LossTerms(NamedTuple):
 
 def logits_of(output: Any) -> Tensor:
     """The logits in what a model returns: the tensor itself, or its field `logits`."""
-    return output if isinstance(output, Tensor) else output.logits
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if logits is None:
+        raise UserError(
+            "model must return logits, or an object that has them as `logits`; got a "
+            f"{type(output).__name__}. A Hugging Face model must be one for classification, with "
+            "return_dict on."
+        )
+    return logits
 
 
 def loss(

@@ -1,7 +1,7 @@
 """Monte Carlo prediction, and where its uncertainty comes from."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -160,7 +160,7 @@ def entropy(probs: Float[Tensor, "*shape class"]) -> Float[Tensor, "*shape"]:
     return -torch.special.xlogy(probs, probs).sum(dim=-1)
 
 
-def call(model: nn.Module, inputs: Any, **kwargs: Any) -> Tensor:
+def call(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Tensor:
     """The logits of a batch: a mapping is passed by keyword, anything else as it is."""
     if isinstance(inputs, Mapping):
         return logits_of(model(**inputs, **kwargs))
@@ -195,6 +195,14 @@ def predict(
         raise UserError(f"num_samples must be at least 1; got {num_samples}.")
     with torch.no_grad(), evaluating(model):
         logits = sampled_logits(model, inputs, num_samples, generator)
+    if logits.ndim != 3 or logits.shape[-1] < 2:
+        raise UserError(
+            "model must be a classifier with logits (batch, class) of two classes or more; got "
+            f"{tuple(logits.shape[1:])}."
+        )
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    if kind in ("regression", "multi_label_classification"):
+        raise UserError(f"model must choose one of its classes; its problem_type is {kind}.")
     prediction = Prediction.from_logits(logits, average)
     if not keep_logits:
         return prediction
@@ -224,11 +232,11 @@ def logits_with_draws(
     if "num_samples" in inspect.signature(model.forward).parameters:
         with use_draws(draws):
             return call(model, inputs, num_samples=num_samples)
-    model = with_remembered_trunk(model)
+    sampled = with_remembered_trunk(model)
     logits = []
     for sample in range(num_samples):
         with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
-            logits.append(call(model, inputs))
+            logits.append(call(sampled, inputs))
     return torch.stack(logits)
 
 

@@ -36,6 +36,7 @@ from kepsvgp.configfile import (
 )
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
+from kepsvgp.data.tokens import MINILM
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
     RUN,
@@ -177,12 +178,11 @@ class RunFolder:
         self, config: RunConfig, record: Mapping[str, Any], *, resume: bool
     ) -> Iterator[None]:
         """Holds a new run, or one that is resumed, for writing; anything else is refused."""
-        check_name(self.path)
         config = with_absolute_paths(config)
-        self._check(config, record, resume=resume)
+        self.check_place(config, record, resume=resume)
         with self.lock():
             # another process may have made it a run between the two lines above
-            self._check(config, record, resume=resume)
+            self.check_place(config, record, resume=resume)
             sweep(self.path, pattern="**/.*.part")
             if not self.config_file.exists():
                 text = dump_config(config.model_copy(update={"versions": library_versions()}))
@@ -193,7 +193,9 @@ class RunFolder:
                 write_atomic(self.config_file, text)
             yield
 
-    def _check(self, config: RunConfig, record: Mapping[str, Any], *, resume: bool) -> None:
+    def check_place(self, config: RunConfig, record: Mapping[str, Any], *, resume: bool) -> None:
+        """Refuses a folder in which this run can neither begin nor go on."""
+        check_name(self.path)
         if not self.path.exists():
             return
         if not self.config_file.exists():
@@ -211,7 +213,7 @@ class RunFolder:
                 "Continue it with --resume, or give another --out."
             )
         # that of an older run may have relative paths
-        own = with_absolute_paths(self.config())
+        own, config = with_absolute_paths(self.config()), with_absolute_paths(config)
         changed = [f for f in differences(own, config) if f not in _FREE_ON_RESUME]
         if changed:
             raise UserError(
@@ -350,7 +352,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     """The configuration with the places of its data as they are from every folder."""
     places = ("root", "path", "vocabulary")
     given = {name: place for name in places if (place := getattr(config.data, name)) is not None}
-    found = {name: absolute(place) for name, place in given.items()}
+    found: dict[str, Any] = {name: absolute(place) for name, place in given.items()}
+    encoder = config.data.encoder
+    # one that is no folder is a name
+    if encoder is not None and encoder != MINILM and absolute(encoder).is_dir():
+        found["encoder"] = str(absolute(encoder))
     return config.model_copy(update={"data": config.data.model_copy(update=found)})
 
 

@@ -96,6 +96,7 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
         raise UserError(
             f"{path} must be the state of this run; it is that of another model. {_START_AGAIN}"
         ) from None
-    numbered = enumerate(name for name, _ in model.named_parameters())
-    state = {number: moments[name] for number, name in numbered if name in moments}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    ordered = (names[p] for group in optimizer.param_groups for p in group["params"])
+    state = {number: moments[name] for number, name in enumerate(ordered) if name in moments}
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -33,6 +34,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import RUN
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models import build_model
+from kepsvgp.models.blocks import Classifier
 from kepsvgp.objective import LossTerms, loss
 from kepsvgp.prediction import call, predict_batches
 from kepsvgp.progress import TrainingDisplay
@@ -80,6 +82,7 @@ def train(
     console: Console | None = None,
     initial: Mapping[str, Tensor] | None = None,
     schedule: TrainConfig | None = None,
+    network_lr: float = 1.0,
 ) -> RunFolder:
     """Trains a model into a run folder.
 
@@ -94,6 +97,7 @@ def train(
         initial: Weights to start from, for some of the model; the others are those of the seed.
         schedule: Settings of the loop in the place of `config.train`, for a second step whose
             configuration is that of the whole.
+        network_lr: Share of the learning rate that all but the head has.
     """
     run = RunFolder(out)
     whole, config = config, config.model_copy(update={"train": schedule or config.train})
@@ -114,7 +118,7 @@ def train(
         )
         plain.load_state_dict(initial or {}, strict=False)
         adam = Adam(
-            plain.parameters(),
+            _parameter_groups(plain, network_lr),
             lr=config.train.lr,
             weight_decay=config.train.weight_decay,
             fused=True,
@@ -161,6 +165,16 @@ def train(
     return run
 
 
+def _parameter_groups(model: Classifier, network_lr: float) -> list[dict[str, Any]]:
+    """All parameters, with the share of the learning rate that they have."""
+    head = set(model.head.parameters())
+    network = [parameter for parameter in model.parameters() if parameter not in head]
+    return [
+        {"params": network, "share": network_lr},
+        {"params": list(model.head.parameters()), "share": 1.0},
+    ]
+
+
 def _train_epoch(session: _Session, position: Position) -> None:
     """The batches of one epoch that are still to do."""
     config, accelerator = session.config, session.accelerator
@@ -181,7 +195,8 @@ def _train_epoch(session: _Session, position: Position) -> None:
     for batch in loader:
         step = position.epoch * session.steps_per_epoch + position.batch
         for group in session.optimizer.param_groups:
-            group["lr"] = learning_rate(step, session.steps_per_epoch, config.train)
+            rate = learning_rate(step, session.steps_per_epoch, config.train)
+            group["lr"] = rate * group["share"]
 
         # all the noise of this step follows from here
         torch.manual_seed(derive_seed(config.seed, "noise", step, rank))

@@ -116,18 +116,74 @@ def test_svdkl_takes_a_softmax_run_or_trains_one_beside_it(
     assert not (tmp_path / "given-softmax").exists()
     history = run.history()
     assert len(history) == 1
-    # a tenth of the learning rate, from the weights of the first step
-    assert history[0]["lr"] < 3.1e-4
     softmax = runs["msp"].model()
     start = svdkl.starting_weights(config, softmax)
     assert set(start) == set(run.model().state_dict())
     for name, weight in softmax.state_dict().items():
         assert name.startswith("head.") or torch.equal(start[name], weight)
 
-    wrong = model.svdkl.model_copy(update={"softmax_run": runs["kep"].path})
-    config = config.model_copy(update={"model": model.model_copy(update={"svdkl": wrong})})
-    with pytest.raises(UserError, match="must be a run of method 'msp'"):
-        train_method(config, benchmark, tmp_path / "wrong")
+
+def from_softmax(run: RunFolder, **sections: Any) -> RunConfig:
+    config = settings("svdkl", **sections)
+    svdkl = config.model.svdkl.model_copy(update={"softmax_run": run.path})
+    return config.model_copy(update={"model": config.model.model_copy(update={"svdkl": svdkl})})
+
+
+def test_svdkl_refuses_softmax_runs_that_are_not_its_first_step(
+    runs: dict[str, RunFolder], benchmark: Benchmark, tmp_path: Path
+) -> None:
+    data = settings("msp").data.model_dump() | {"seed": 1}
+    other_split = from_softmax(runs["msp"], data=data)
+    model = settings("msp").model.model_dump() | {"depth": 1}
+    stopped = RunFolder(Path(shutil.copytree(runs["msp"].path, tmp_path / "stopped")))
+    stopped.write_history(stopped.history()[:1])
+
+    for config, message in (
+        (from_softmax(runs["kep"]), "must be a run of method 'msp'"),
+        (other_split, "on the same data, split alike"),
+        (from_softmax(runs["msp"], model=model), "the same network; model.depth"),
+        (from_softmax(stopped), "stopped after 1 of 2 epochs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train_method(config, load_benchmark(config.data), tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_svdkl_looks_at_its_folder_before_the_first_step(
+    benchmark: Benchmark, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("")
+
+    with pytest.raises(UserError, match="must be a new folder"):
+        train_method(settings("svdkl"), benchmark, tmp_path / "run")
+
+    assert not (tmp_path / "run-softmax").exists()
+
+
+def test_posterior_of_svdkl_is_trained(tmp_path: Path) -> None:
+    """Another scale of q(u) is no better for the objective than the one that was learnt."""
+    schedule = {"epochs": 8, "batch_size": 32, "lr": 1e-3}
+    config = settings("svdkl", data={"name": "digits"}, train=schedule)
+    benchmark = load_benchmark(config.data)
+    size = len(benchmark.train)
+    model = train_method(config, benchmark, tmp_path / "run").model("last")
+    q = model.head.gp.variational_strategy._variational_distribution
+    learnt = q.chol_variational_covar.detach().clone()
+
+    def objective(scale: float) -> float:
+        """-ELBO / N."""
+        with torch.no_grad():
+            q.chol_variational_covar.copy_(scale * learnt)
+        examples = batches(benchmark.train, size)
+        found = predict_batches(model, examples, num_samples=100, keep_logits=True)
+        log_likelihood = found.logits.log_softmax(-1)[:, torch.arange(size), found.labels].mean()
+        kl = model.head.gp.train().variational_strategy.kl_divergence().sum()
+        model.eval()
+        return (kl / size - log_likelihood).item()
+
+    best = objective(1.0)
+    assert all(best < objective(scale) for scale in (0.25, 0.5, 2.0))
 
 
 POSTHOC = ["temperature", "mc_dropout", "kfllla", "kep+temperature", "kep+kfllla", "ensemble"]
@@ -203,21 +259,30 @@ def test_own_data_needs_no_more_than_a_path(tmp_path: Path) -> None:
     assert DataConfig(name="csv", path=tmp_path).path == tmp_path
 
 
+@pytest.mark.parametrize("method", ["msp", "kep"])
 def test_results_of_another_ensemble_are_forgotten(
-    runs: dict[str, RunFolder], benchmark: Benchmark
+    method, runs: dict[str, RunFolder], benchmark: Benchmark, tmp_path: Path
 ) -> None:
-    run, others, more = runs["msp"], [runs["other"]], [runs["third"]]
+    if method == "msp":
+        run, others, more = runs["msp"], [runs["other"]], [runs["third"]]
+    else:
+        run, other, third = (
+            train_method(settings("kep", seed=seed), benchmark, tmp_path / str(seed))
+            for seed in range(3)
+        )
+        others, more = [other], [third]
+    title = result_name(method, "ensemble")
     pair = get_method("ensemble", run, benchmark, "nll", members=others)
-    evaluate(run, benchmark, pair, method="ensemble", checkpoint="nll", splits=["test"])
-    evaluate(run, benchmark, pair, method="msp", checkpoint="nll", splits=["test"])
+    evaluate(run, benchmark, pair, method=title, checkpoint="nll", splits=["test"])
+    evaluate(run, benchmark, pair, method=method, checkpoint="nll", splits=["test"])
 
     get_method("ensemble", run, benchmark, "nll", members=others)
-    assert set(run.metrics()["nll"]) == {"ensemble", "msp"}
+    assert set(run.metrics()["nll"]) == {title, method}
     get_method("ensemble", run, benchmark, "nll", members=[*others, *more])
 
-    assert set(run.metrics()["nll"]) == {"msp"}
-    assert not run.predictions_file("nll", "ensemble", "test").exists()
-    assert run.predictions_file("nll", "msp", "test").exists()
+    assert set(run.metrics()["nll"]) == {method}
+    assert not run.predictions_file("nll", title, "test").exists()
+    assert run.predictions_file("nll", method, "test").exists()
 
 
 def test_members_of_an_ensemble_are_different_runs_of_one_method_on_the_same_data(
@@ -228,12 +293,16 @@ def test_members_of_an_ensemble_are_different_runs_of_one_method_on_the_same_dat
     fewer = {"name": "digits", "train_limit": 64, "val_limit": 48, "test_limit": 40}
     config = settings("msp", seed=3, data=fewer)
     foreign = train_method(config, load_benchmark(config.data), tmp_path / "foreign")
+    data = settings("msp").data.model_dump() | {"max_length": 100}
+    config = settings("msp", seed=4, data=data)
+    otherwise = train_method(config, load_benchmark(config.data), tmp_path / "otherwise")
 
     for members, wrong, message in (
         ([other, run], run, "must be different runs"),
         ([other, copied], copied, "must be different runs"),
         ([other, runs["kep"]], runs["kep"], "must be runs of one method"),
         ([foreign], foreign, "must be trained on the same data"),
+        ([otherwise], otherwise, "must take the same inputs; data.max_length"),
     ):
         with pytest.raises(UserError, match=message) as refused:
             get_method("ensemble", run, benchmark, "last", members=members)
@@ -252,3 +321,17 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
     head = run.model().head
     assert isinstance(head, RandomFeatureGP)
     assert head.is_fitted
+
+
+def test_numbers_without_the_posterior_of_sngp_are_forgotten(
+    benchmark: Benchmark, tmp_path: Path
+) -> None:
+    run = train(settings("sngp"), benchmark, tmp_path / "run")
+    run.add_metrics("score", "sngp", {"test": {"nll": 0.5}})
+
+    train_method(settings("sngp"), benchmark, run.path, resume=True)
+    assert run.metrics() == {}
+
+    run.add_metrics("score", "sngp", {"test": {"nll": 0.6}})
+    train_method(settings("sngp"), benchmark, run.path, resume=True)
+    assert run.metrics()["score"]["sngp"]["test"]["nll"] == 0.6

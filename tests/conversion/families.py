@@ -33,7 +33,7 @@ def make(name: str, **overrides: object) -> Family:
         sizes = {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 17}
         sizes |= {"num_labels": CLASSES}
     config = transformers.AutoConfig.for_model(
-        name, vocab_size=31, max_position_embeddings=40, pad_token_id=1, **sizes, **overrides
+        name, vocab_size=31, max_position_embeddings=40, pad_token_id=1, **(sizes | overrides)
     )
     model = transformers.AutoModelForSequenceClassification.from_config(config)
     return Family(model, text_batch([7, 3, 5, 7]))

@@ -260,3 +260,52 @@ def test_conversion_keeps_the_mode_and_what_is_frozen() -> None:
     kep = ConvertedOwnAttention(own).kep
     assert not kep.to_qk.weight.requires_grad
     assert kep.u_mean.requires_grad
+
+
+class Shared(nn.Module):
+    """Two blocks with one attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        attention = OwnAttention(8, 2)
+        self.blocks = nn.ModuleList([nn.ModuleDict({"a": attention}) for _ in range(2)])
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        for block in self.blocks:
+            tokens = tokens + block["a"](tokens, lengths)
+        return tokens.mean(dim=1)
+
+
+def test_attention_that_blocks_share_stays_shared(tmp_path) -> None:
+    model = convert(Shared(), "all", adapters=[ConvertedOwnAttention])
+
+    first, second = (block["a"] for block in model.blocks)
+    assert first is second
+    assert isinstance(first, ConvertedOwnAttention)
+    save_pretrained(model, tmp_path)
+    again = load_pretrained(tmp_path, model=Shared(), adapters=[ConvertedOwnAttention])
+    assert again.blocks[0]["a"] is again.blocks[1]["a"]
+
+
+def test_warm_start_sees_the_output_before_it_is_changed_in_place() -> None:
+    class Block(nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            self.attention, self.in_place = nn.MultiheadAttention(8, 2, batch_first=True), in_place
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.attention(x, x, x, need_weights=False)[0]
+            if self.in_place:
+                y += 10 * x
+                return y
+            return y + 10 * x
+
+    errors = []
+    for in_place in (True, False):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(Block(in_place)), torch.randn(16, 5, 8)
+        torch.manual_seed(1)
+        convert(model, calibration=[x], warm_steps=30)
+        errors += [layer.start_error for layer in converted_layers(model).values()]
+    assert errors[0] == errors[1]

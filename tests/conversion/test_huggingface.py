@@ -3,6 +3,7 @@ from pathlib import Path
 import families
 import pytest
 import torch
+import transformers
 from families import CLASSES, IMAGE, TEXT
 from torch.testing import assert_close
 
@@ -170,3 +171,46 @@ def test_folder_keeps_processor_and_class_names(tmp_path: Path) -> None:
 
     assert (tmp_path / "processor.json").is_file()
     assert load_pretrained(tmp_path).config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+def test_modules_that_are_called_otherwise_are_not_taken_for_ours() -> None:
+    sizes = {"hidden_size": 12, "embedding_size": 12, "intra_bottleneck_size": 12}
+    config = transformers.MobileBertConfig(
+        vocab_size=31, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12, **sizes
+    )
+    model = transformers.MobileBertForSequenceClassification(config)
+
+    with pytest.raises(UserError, match="model must have self-attention of"):
+        convert(model)
+
+
+def test_several_sequences_in_one_row_are_refused() -> None:
+    model, _ = families.make("bert")
+    convert(model, rank=3)
+    (layer,) = converted_layers(model).values()
+
+    with pytest.raises(UserError, match="cu_seq_lens_q must be None"):
+        layer(torch.randn(1, 7, families.WIDTH), cu_seq_lens_q=torch.tensor([0, 3, 7]))
+
+
+def test_class_names_must_be_as_many_as_the_classes(tmp_path: Path) -> None:
+    model, _ = families.make("bert")
+    convert(model, rank=3)
+
+    with pytest.raises(UserError, match="classes must be 3 names"):
+        save_pretrained(model, tmp_path, classes=["good", "bad"])
+
+
+def test_only_classifiers_are_predicted_with() -> None:
+    ids = {"input_ids": torch.randint(2, 31, (2, 5))}
+    for overrides, message in (
+        ({"num_labels": 1}, r"two classes or more; got \(2, 1\)"),
+        ({"problem_type": "multi_label_classification"}, "problem_type is multi_label"),
+        ({"return_dict": False}, "got a tuple"),
+    ):
+        model, _ = families.make("bert", **overrides)
+        with pytest.raises(UserError, match=message):
+            predict(convert(model, rank=3), ids, num_samples=2)
+    bare = convert(families.make("bert").model.bert, rank=3)
+    with pytest.raises(UserError, match="must return logits"):
+        predict(bare, ids, num_samples=2)

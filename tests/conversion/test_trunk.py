@@ -1,4 +1,5 @@
 from collections import Counter
+from typing import Any
 
 import families
 import pytest
@@ -7,7 +8,7 @@ from test_conversion import ConvertedOwnAttention, OwnModel, own_batch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from kepsvgp import KEPAttention, convert, predict
+from kepsvgp import KEPAttention, convert, export, predict
 from kepsvgp.attention import fixed_draws
 from kepsvgp.attention.base import use_draws
 from kepsvgp.conversion.trunk import with_remembered_trunk
@@ -99,7 +100,102 @@ def test_blocks_in_any_order_and_in_place_are_served_rightly() -> None:
     assert_close(predicted(model, x, 4), plain_loop(model, x, 4), rtol=0, atol=0)
 
 
-def test_model_that_is_a_stochastic_layer_is_its_own_copy() -> None:
-    layer = KEPAttention(4, 1)
+class InPlace(nn.Module):
+    """A block that adds to what it is given, passed on as it is, in a dict or in a list."""
 
-    assert with_remembered_trunk(layer) is layer
+    def __init__(self, attention: nn.Module, kind: str) -> None:
+        super().__init__()
+        self.attention, self.kind = attention, kind
+
+    def forward(self, given: Any) -> Any:
+        x = given[{"dict": "h", "list": 0}[self.kind]] if self.kind != "tensor" else given
+        x += self.attention(x)
+        return given
+
+
+class Residual(nn.Module):
+    """Blocks that change their input in place, as many do."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        maps = (nn.Linear(4, 4), nn.Linear(4, 4), KEPAttention(4, 1, rank=2, posterior_scale=1.0))
+        self.blocks = nn.ModuleList([InPlace(each, kind) for each in maps])
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        given: Any = {"tensor": x, "dict": {"h": x}, "list": [x]}[self.kind]
+        for block in self.blocks:
+            given = block(given)
+        return self.head(x.mean(dim=1))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", ["tensor", "dict", "list"])
+def test_blocks_that_work_in_place_are_served_rightly(kind, mode) -> None:
+    model, x = Residual(kind), torch.randn(3, 5, 4)
+    expected = plain_loop(model, x, 4)
+
+    with mode():
+        assert_close(predicted(model, x, 4), expected, rtol=0, atol=0)
+
+
+class Opaque:
+    """A container that nobody knows how to copy."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+class Wrapping(nn.Module):
+    def forward(self, x: Tensor) -> Opaque:
+        return Opaque(x + 1)
+
+
+class ThroughOpaque(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        kep = KEPAttention(4, 1, rank=2, posterior_scale=1.0)
+        self.blocks = nn.ModuleList([Wrapping(), kep])
+
+    def forward(self, x: Tensor) -> Tensor:
+        wrapping, kep = self.blocks
+        wrapped = wrapping(x)
+        wrapped.x += kep(wrapped.x)
+        return wrapped.x.mean(dim=1)
+
+
+def test_output_that_cannot_be_copied_is_not_remembered() -> None:
+    model, x = ThroughOpaque(), torch.randn(3, 5, 4)
+
+    assert_close(predicted(model, x, 4), plain_loop(model, x, 4), rtol=0, atol=0)
+
+
+def test_block_that_runs_twice_is_remembered_for_both() -> None:
+    model, x = Unusual(), torch.randn(3, 5, 4)
+    calls = []
+    model.blocks[0].forward = lambda x: calls.append(1) or nn.functional.relu(x)
+
+    predicted(model, x, 4)
+
+    assert len(calls) == 2
+
+
+def test_blocks_in_any_order_are_exported_rightly(tmp_path) -> None:
+    model, x = Unusual(), torch.randn(3, 5, 4)
+
+    program = torch.export.load(export(model, tmp_path / "model.pt2", x, num_samples=3))
+
+    expected = predict(model, x, num_samples=3)
+    assert program.module()(inputs=x)[0].shape == expected.probs.shape
+
+
+def test_model_that_is_a_stochastic_layer_is_called_as_it_is() -> None:
+    layer, x = KEPAttention(4, 1).eval(), torch.randn(2, 3, 4)
+    draws = {layer: layer.draw(1)}
+
+    with use_draws(draws), torch.no_grad():
+        assert_close(with_remembered_trunk(layer)(x), layer(x), rtol=0, atol=0)

@@ -185,3 +185,12 @@ def test_unknown_corruption_is_refused(photographs) -> None:
     for kind, severity in (("rain", 1), ("fog", 0), ("fog", 6)):
         with pytest.raises(ValueError, match="severity 1 … 5"):
             corruptions.corrupt(photographs[:1], kind, severity, seed=0)
+
+
+def test_zoom_blur_of_large_images_is_that_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.rand(7, 3, 16, 16)
+    together = corruptions.zoom_blur(images, torch.Generator(), 1.1)
+
+    monkeypatch.setattr(corruptions, "MOST_NUMBERS", 2 * 10 * images[0].numel())
+
+    assert_close(corruptions.zoom_blur(images, torch.Generator(), 1.1), together)

@@ -302,3 +302,58 @@ def test_changed_texts_and_images_have_another_record(tmp_path: Path) -> None:
         assert not is_same_split(then, now)
         # records of older runs have no contents
         assert is_same_split({"checksums": then["checksums"]}, now)
+
+
+def test_limited_validation_part_of_the_user_has_all_classes(tmp_path: Path) -> None:
+    """Its file may be sorted by class; a whole one keeps its order."""
+    pytest.importorskip("tokenizers")
+    write_table(tmp_path / "train.csv", ROWS[:10])
+    write_table(tmp_path / "test.csv", ROWS[10:20])
+    write_table(tmp_path / "val.csv", sorted(ROWS[20:], key=lambda row: row[1]))
+    config = DataConfig(name="csv", path=tmp_path, root=tmp_path)
+
+    limited = load_benchmark(config.model_copy(update={"val_limit": 10}))
+
+    assert set(limited.val.labels.tolist()) == {0, 1}
+    assert load_benchmark(config).val.rows.tolist() == list(range(10, 30))
+
+
+def test_texts_and_images_in_two_parts_are_told(tmp_path: Path) -> None:
+    write_table(tmp_path / "train.csv", ROWS[:20])
+    write_table(tmp_path / "test.csv", ROWS[17:30])
+    write_images(tmp_path / "train", {"cat": 12, "dog": 12})
+    write_images(tmp_path / "test", {"cat": 3, "dog": 2})
+    images = DataConfig(name="images", path=tmp_path, root=tmp_path, image_size=8)
+    texts = DataConfig(name="csv", path=tmp_path, root=tmp_path, val_fraction=0.05)
+
+    (note,) = load_benchmark(images).notes[-1:]
+
+    assert "images of the test set are in the training set too" in note
+    assert any("of 13 texts" in note for note in load_benchmark(texts).notes)
+
+
+def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "train.csv", ROWS[:20])
+    write_table(tmp_path / "train.tsv", ROWS[:20], "\t")
+    write_table(tmp_path / "test.csv", ROWS[20:])
+
+    with pytest.raises(UserError, match=r"train\.csv and train\.tsv"):
+        load_benchmark(DataConfig(name="csv", path=tmp_path, root=tmp_path))
+
+
+def test_exchanged_images_of_equal_size_have_another_record(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "all" / name / f"{number}.bmp")
+    config = DataConfig(name="images", path=tmp_path / "all", root=tmp_path, image_size=8)
+    before = load_benchmark(config).split_record()
+
+    first, second = (tmp_path / "all" / "cat" / f"{number}.bmp" for number in (0, 1))
+    first.rename(tmp_path / "kept")
+    second.rename(first)
+    (tmp_path / "kept").rename(second)
+
+    assert not is_same_split(before, load_benchmark(config).split_record())

@@ -7,9 +7,10 @@ import families
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp import Prediction, convert
+from kepsvgp.errors import UserError
 
 with warnings.catch_warnings():
     # lightning's own imports use what is deprecated elsewhere
@@ -74,3 +75,19 @@ def test_accumulation_of_micro_batches_takes_the_same_step(tmp_path: Path) -> No
 
     for name, value in outcomes[0].items():
         assert_close(outcomes[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_predicts_without_labels(tmp_path: Path) -> None:
+    model, batch = families.make("vit")
+    convert(model, rank=3)
+    module = KEPModule(model, num_train=4)
+    images = batch["pixel_values"]
+    loop = trainer(tmp_path)
+    expected = loop.predict(module, DataLoader(TensorDataset(images, LABELS), batch_size=2))
+
+    for examples in (images, TensorDataset(images), [{"pixel_values": each} for each in images]):
+        found = loop.predict(module, DataLoader(examples, batch_size=2))
+        assert_close([part["probs"] for part in found], [part["probs"] for part in expected])
+
+    with pytest.raises(UserError, match="without labels"):
+        module.training_step(images, 0)

@@ -157,7 +157,7 @@ def test_broken_rows_end_everything_or_are_skipped_by_number(
     assert [entry["row"] for entry in read_csv(out)] == ["1", "3"]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "camembert", "distilbert"])
 def test_text_longer_than_the_model_is_cut(family: str, tmp_path, monkeypatch) -> None:
     folder = text_folder(tmp_path / "model", family)
     source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
@@ -359,3 +359,22 @@ def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run
     assert len(same.calibrate()) == 3
     assert len(other.calibrate()) == 40
     known.unlink()
+
+
+def test_two_columns_of_one_name_are_refused(text_model, tmp_path, monkeypatch, capsys) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("text,text\na film,another\n")
+
+    assert call(monkeypatch, text_model, source) == 2
+
+    assert "must have one column text" in capsys.readouterr().err
+
+
+def test_rule_of_the_model_before_is_refused(texts, tmp_path, monkeypatch, capsys) -> None:
+    folder = text_folder(tmp_path / "model")
+    Abstainer(0.4, max_risk=0.3, confidence=0.9, coverage=0.5, risk=0.1, size=50).save(folder)
+    text_folder(folder, "distilbert")
+
+    assert call(monkeypatch, folder, texts) == 2
+
+    assert "fitted to other weights" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 import kepsvgp
 from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.data import pictures
 from kepsvgp.serving import open_folder
 
 ARGUMENTS = {
@@ -99,15 +100,15 @@ def test_folder_serves_image_files(model: nn.Module, tmp_path: Path) -> None:
     kepsvgp.save_pretrained(
         model, tmp_path / "saved", model_args=ARGUMENTS, classes=["cat", "dog", "bird"]
     )
-    pixels = torch.randint(256, (16, 16, 3), generator=seeded(), dtype=torch.uint8)
-    Image.fromarray(pixels.numpy()).save(tmp_path / "a.png")
+    pixels = torch.randint(256, (30, 41, 3), generator=seeded(), dtype=torch.uint8)
+    picture = Image.fromarray(pixels.numpy())
+    picture.save(tmp_path / "a.png")
 
     server = open_folder(tmp_path / "saved", num_samples=3, seed=2)
     found = server.predict([server.load(tmp_path / "a.png")])
 
-    config = model.pretrained_cfg
-    mean, std = (torch.tensor(config[name]).view(3, 1, 1) for name in ("mean", "std"))
-    inputs = ((pixels.movedim(-1, 0) / 255 - mean) / std).unsqueeze(0)
+    settings = timm.data.resolve_model_data_config(model) | {"input_size": (3, 16, 16)}
+    inputs = timm.data.create_transform(**settings, is_training=False)(picture).unsqueeze(0)
     assert_close(
         found.probs, kepsvgp.predict(model, inputs, num_samples=3, generator=seeded()).probs
     )
@@ -124,3 +125,37 @@ def test_exported_graph_equals_the_model_at_other_sizes(model: nn.Module, tmp_pa
 
     expected = kepsvgp.predict(model, images(5), num_samples=2, generator=seeded())
     assert_close(probs, expected.probs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(41, 30), (30, 41), (16, 16), (9, 200)])
+def test_images_are_prepared_as_timm_does(
+    size: tuple[int, int], interpolation: str, crop_mode: str, tmp_path: Path
+) -> None:
+    noise = torch.randint(256, (*size, 3), generator=seeded(), dtype=torch.uint8)
+    picture = Image.fromarray(noise.numpy())
+    picture.save(tmp_path / "a.png")
+    expected = timm.data.create_transform(
+        (3, 16, 16), crop_pct=0.9, interpolation=interpolation, crop_mode=crop_mode,
+        mean=(0, 0, 0), std=(1, 1, 1),
+    )(picture)  # fmt: skip
+
+    found = pictures.read_middle(
+        tmp_path / "a.png", (16, 16), (17, 17), filtered=interpolation, squash=crop_mode == "squash"
+    )
+
+    assert_close(torch.from_numpy(found.copy()) / 255, expected)
+
+
+def test_image_of_one_channel_is_served(tmp_path: Path) -> None:
+    arguments = ARGUMENTS | {"in_chans": 1, "img_size": (16, 24)}
+    model = timm.create_model("vit_tiny_patch16_224", **arguments)
+    kepsvgp.convert(model, rank=4)
+    kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=arguments)
+    Image.new("RGB", (40, 50), (200, 10, 30)).save(tmp_path / "a.png")
+
+    server = open_folder(tmp_path / "saved", num_samples=2)
+
+    assert server.load(tmp_path / "a.png").shape == (1, 16, 24)
+    assert len(server.predict([server.load(tmp_path / "a.png")])) == 1

@@ -107,14 +107,15 @@ def draws_of(layer: nn.Module) -> Tensor | None:
 @contextmanager
 def use_draws(draws: Mapping[nn.Module, Tensor]) -> Iterator[Mapping[nn.Module, Tensor]]:
     """Within the block, the named layers use these draws and make none of their own."""
-    before = {layer: getattr(layer, "_held_draws", None) for layer in draws}
+    # what this thread's outer block holds, and never what another thread has left on the layer
+    outer = _DRAWS.get() or {}
     token = _DRAWS.set(draws)
     _hold(draws)
     try:
         yield draws
     finally:
         _DRAWS.reset(token)
-        _hold(before)
+        _hold({layer: outer.get(layer) for layer in draws})
 
 
 def _hold(draws: Mapping[nn.Module, Tensor | None]) -> None:

@@ -18,16 +18,21 @@ from rich.console import Console
 
 from kepsvgp.baselines import ensemble, kfllla, mc_dropout, msp, sngp, svdkl, temperature
 from kepsvgp.config import Method, RunConfig
+from kepsvgp.configfile import differences
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.prediction import Predictor
 from kepsvgp.progress import track
-from kepsvgp.runs import Checkpoint, RunFolder
+from kepsvgp.runs import Checkpoint, RunFolder, with_absolute_paths
 from kepsvgp.training import train
 
 PostHoc = Literal["temperature", "mc_dropout", "kfllla", "ensemble"]
+# how the examples of a data set become inputs
+_INPUTS = frozenset(
+    f"data.{name}" for name in ("max_length", "vocabulary", "encoder", "image_size", "grayscale")
+)
 
 
 def train_method(
@@ -132,7 +137,7 @@ def get_method(
     if _is_current(folder, stamp):
         return _load(posthoc, folder, direct, members, checkpoint, device)
     # what another ensemble or other weights said is no longer the method's
-    run.forget_method(checkpoint, name)
+    run.forget_method(checkpoint, result_name(config.method, posthoc))
     fitted = _fit(posthoc, run, benchmark, direct, members, checkpoint, device, console)
     fitted.save(folder)
     # last, as it says that the rest is there
@@ -232,6 +237,13 @@ def _check_members(runs: Sequence[RunFolder]) -> None:
             raise UserError(
                 f"members of an ensemble must be trained on the same data, split alike; "
                 f"{run.path} was trained on other data than {first.path}. Leave it out."
+            )
+        settings = differences(*(with_absolute_paths(each.config()) for each in (first, run)))
+        other = [name for name in settings if name in _INPUTS]
+        if other:
+            raise UserError(
+                f"members of an ensemble must take the same inputs; {', '.join(other)} of "
+                f"{run.path} differ from those of {first.path}. Leave it out."
             )
 
 

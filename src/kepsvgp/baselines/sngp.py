@@ -45,6 +45,9 @@ def fit(
     """Trains the network, then fits the posterior of every checkpoint."""
     run = train(config, benchmark, out, resume=resume, console=console)
     if is_main_process():
+        if not is_finished(run):
+            # what was measured before has no posterior in it
+            run.forget_results()
         for checkpoint in CHECKPOINTS:
             _finish(run, benchmark, checkpoint, console)
         # what was selected is one of them

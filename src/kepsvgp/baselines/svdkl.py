@@ -1,8 +1,8 @@
 """SV-DKL: a softmax network first, then the same network with an additive grid GP as its head.
 
 The head is in `kepsvgp.models.svdkl`. The second step trains it together with the network, from
-the weights of the first step and with a smaller learning rate, by the same loop and objective
-as everything else.
+the weights of the first step, by the same loop and objective as everything else; the network
+learns more slowly than the head, which is new.
 
 References:
     Wilson et al., 2016, arXiv:1611.00336.
@@ -15,11 +15,19 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from kepsvgp.config import RunConfig, SvdklConfig, TrainConfig
+from kepsvgp.configfile import differences
 from kepsvgp.data import Benchmark
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.runs import RunFolder, own_randomness
+from kepsvgp.runs import RunFolder, make_record, own_randomness
 from kepsvgp.training import derive_seed, train
+
+# what the weights of both steps must have in common
+_NETWORK = frozenset(
+    f"model.{name}"
+    for name in ("depth", "dim", "num_heads", "mlp_dim", "patch_size", "embedding_dim")
+)
 
 
 def fit(
@@ -34,6 +42,7 @@ def fit(
 
     The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
     """
+    RunFolder(out).check_place(config, make_record(benchmark, 0), resume=resume)
     first = _softmax_run(config, benchmark, out, console)
     return train(
         config,
@@ -43,6 +52,7 @@ def fit(
         console=console,
         initial=starting_weights(config, first.model()),
         schedule=second_step(config),
+        network_lr=config.model.svdkl.lr_factor,
     )
 
 
@@ -68,15 +78,11 @@ def starting_weights(config: RunConfig, softmax: Classifier) -> dict[str, Tensor
 
 
 def second_step(config: RunConfig) -> TrainConfig:
-    """The schedule of the second step: its own length and a share of the learning rate."""
-    settings, step = config.train, config.model.svdkl
-    changes = {
-        "epochs": step.epochs or settings.epochs,
-        "lr": settings.lr * step.lr_factor,
-        "min_lr": settings.min_lr * step.lr_factor,
-    }
-    changes["warmup_epochs"] = min(settings.warmup_epochs, changes["epochs"] / 2)
-    return settings.model_copy(update=changes)
+    """The schedule of the second step, which may have a length of its own."""
+    settings = config.train
+    epochs = config.model.svdkl.epochs or settings.epochs
+    warmup = min(settings.warmup_epochs, epochs / 2)
+    return settings.model_copy(update={"epochs": epochs, "warmup_epochs": warmup})
 
 
 def _softmax_run(
@@ -93,5 +99,22 @@ def _softmax_run(
         raise UserError(
             f"model.svdkl.softmax_run must be a run of method 'msp'; {given} is one of "
             f"{run.config().method!r}."
+        )
+    if not is_same_split(run.record()["splits"], benchmark.split_record()):
+        raise UserError(
+            f"model.svdkl.softmax_run must be a run on the same data, split alike; {given} was "
+            "trained on others, perhaps on those that are tested here."
+        )
+    others = [name for name in differences(run.config(), config) if name in _NETWORK]
+    if others:
+        raise UserError(
+            f"model.svdkl.softmax_run must be a run of the same network; {', '.join(others)} of "
+            f"{given} differ."
+        )
+    done, total = len(run.history()), run.config().train.epochs
+    if done < total:
+        raise UserError(
+            f"model.svdkl.softmax_run must be a run that came to its end; {given} stopped after "
+            f"{done} of {total} epochs. Continue it with --resume."
         )
     return run

@@ -120,11 +120,17 @@ def converted_layers(model: nn.Module) -> dict[str, ConvertedAttention]:
 
 
 def replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """Puts `module` in the place called `name`; the model itself has the empty name."""
+    """Puts `module` in the place called `name`, and wherever else the model has what was there.
+
+    The model itself has the empty name.
+    """
     if not name:
         return module
-    parent, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(parent), attribute, module)
+    old = model.get_submodule(name)
+    everywhere = list(model.named_modules(remove_duplicate=False))
+    for place in [place for place, each in everywhere if each is old]:
+        parent, _, attribute = place.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, module)
     return model
 
 

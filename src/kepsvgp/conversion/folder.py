@@ -69,6 +69,11 @@ def save_pretrained(
     layers = converted_layers(model)
     if not layers:
         raise UserError("model must have a converted layer; got none. Call convert first.")
+    count = _num_classes(model)
+    if classes is not None and count is not None and len(classes) != count:
+        raise UserError(
+            f"classes must be {count} names, as many as the model has; got {len(classes)}."
+        )
     recipe = describe(model, model_args or {})
     record = {
         "version": version("kepsvgp"),
@@ -110,6 +115,13 @@ def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
         count: Any = model.num_classes
         names = map(str, range(count))
     return tuple(names)
+
+
+def _num_classes(model: nn.Module) -> int | None:
+    """As far as the libraries that we know say it."""
+    config = getattr(model, "config", None)
+    found = getattr(config, "num_labels", None) or getattr(model, "num_classes", None)
+    return found if isinstance(found, int) else None
 
 
 def load_pretrained(

@@ -6,6 +6,7 @@ attention function: such a function sees neither the hidden states nor, unless a
 is registered beside it, the mask.
 """
 
+import inspect
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 
 from kepsvgp.conversion.base import ConvertedAttention, Source
 from kepsvgp.errors import UserError
+
+# another sequence, a cache, rotated positions, and several sequences in one row
+_REFUSED = ("encoder_hidden_states", "past_key_values", "position_embeddings", "cu_seq")
 
 
 class HuggingFaceAttention(ConvertedAttention):
@@ -29,9 +33,12 @@ class HuggingFaceAttention(ConvertedAttention):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Whether `module` has these children, no others, and a configuration."""
+        """Whether `module` has these children, no others, a configuration, and is called so."""
         names = {name for name, _ in module.named_children()}
-        return names == cls.children_names and hasattr(module, "config")
+        if names != cls.children_names or not hasattr(module, "config"):
+            return False
+        arguments = list(inspect.signature(module.forward).parameters)
+        return arguments[:2] == ["hidden_states", "attention_mask"]
 
     @classmethod
     def refusal(cls, module: nn.Module) -> str | None:
@@ -60,11 +67,11 @@ class HuggingFaceAttention(ConvertedAttention):
                 "output_attentions must be off: a converted layer never forms the attention "
                 "weights. Pass output_attentions=False, and look at the unconverted model."
             )
-        for name in ("encoder_hidden_states", "past_key_values", "position_embeddings"):
-            if kwargs.get(name) is not None:
+        for name in kwargs:
+            if kwargs[name] is not None and name.startswith(_REFUSED):
                 raise UserError(
                     f"{name} must be None: a converted layer is self-attention over whole "
-                    "sequences, without cache and without positions of its own."
+                    "sequences, each in a row of its own, without cache and without positions."
                 )
         return self.attend(hidden_states, token_mask(attention_mask)), None
 

@@ -99,7 +99,10 @@ def _positions(module: nn.Module) -> str | None:
     arguments = inspect.signature(module.forward).parameters
     names = [*arguments, *vars(module), *module._parameters, *module._buffers, *module._modules]
     for name in names:
-        if any(word in name for word in ("rel_pos", "relative", "position_bias", "rotary", "rope")):
+        if any(
+            word in name
+            for word in ("rel_pos", "relative", "position_bias", "rotary", "rope", "freqs")
+        ):
             return f"its scores depend on relative positions ({name}), which the kernel has not"
         if name == "position_embeddings":
             return f"its queries and keys are rotated by position ({name})"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import use_draws
@@ -45,7 +46,8 @@ def record(
     calls: dict[nn.Module, list[Call]] = {module: [] for module in modules}
 
     def remember(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls[module].append(Call(args, kwargs, output))
+        # copies: the model may go on in place
+        calls[module].append(Call(*_copied((args, kwargs, output))))
 
     handles = [module.register_forward_hook(remember, with_kwargs=True) for module in calls]
     training = [module for module in model.modules() if module.training]
@@ -66,6 +68,18 @@ def record(
             "calibration must hold at least one batch that reaches the converted layers; got none."
         )
     return calls
+
+
+def _copied(values: Any) -> Any:
+    """The same with copies of its tensors; one tensor given twice stays one."""
+    done: dict[int, Any] = {}
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return done[id(leaf)] if id(leaf) in done else done.setdefault(id(leaf), leaf.clone())
+
+    return tree_map(copy, values)
 
 
 def warm_start(converted: ConvertedAttention, calls: list[Call], *, steps: int) -> float:

@@ -34,6 +34,8 @@ VERSION = 2
 SEVERITIES = (1, 2, 3, 4, 5)
 # images that are corrupted together, with numbers of their own: small enough for the cache
 CHUNK = 500
+# numbers that a corruption may hold at a time beyond the images themselves
+MOST_NUMBERS = 1 << 26
 
 Images = Float[Tensor, "batch channel height width"]
 
@@ -153,9 +155,10 @@ def zoom_blur(x: Images, _: torch.Generator, furthest: float) -> Images:
     """Mean of the image and of its enlargements 1, 1.01, … up to `furthest`, exclusive."""
     factors = torch.arange(1, furthest - 1e-6, 0.01, dtype=torch.float64)
     rows, columns = (filters.zoom_matrices(side, factors) for side in x.shape[-2:])
-    # Σ_z A_z x B_zᵀ, over a stack of small matrices
-    blurred = torch.einsum("zij,bcjk,zlk->bcil", rows, x, columns)
-    return (x + blurred) / (len(factors) + 1)
+    # Σ_z A_z x B_zᵀ, over a stack of small matrices; every image is held once for each of them
+    together = max(1, MOST_NUMBERS // (len(factors) * x[0].numel()))
+    parts = (torch.einsum("zij,bcjk,zlk->bcil", rows, part, columns) for part in x.split(together))
+    return (x + torch.cat(list(parts))) / (len(factors) + 1)
 
 
 def snow(

@@ -23,11 +23,13 @@ def load(config: DataConfig) -> Benchmark:
     wanted = split.rows
     # only the images that are used are opened, and only the first time
     paths = [found.items[row] for row in wanted.tolist()]
-    names = [f"{path.relative_to(root)}, {path.stat().st_size} bytes" for path in paths]
     listing = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    made, name = store.generated(store.data_root(config.root)), store.key(listing)
+    digests = store.cached(made / f"digests-{name}.npy", lambda: pictures.digests(paths))
+    files = [digest.tobytes().hex() for digest in digests]
     name = store.key(listing, config.image_size, config.grayscale)
     array = store.cached(
-        store.generated(store.data_root(config.root)) / f"images-{name}.npy",
+        made / f"images-{name}.npy",
         lambda: pictures.read_all(paths, config.image_size, grayscale=config.grayscale),
     )
     pixels = torch.from_numpy(array)
@@ -45,9 +47,9 @@ def load(config: DataConfig) -> Benchmark:
         test=test,
         seed=config.seed,
         shifts=corrupted.sets,
-        notes=corrupted.notes,
+        notes=(*corrupted.notes, *own.repeated(files, split, "images")),
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
-        contents=own.contents(names, labels),
+        contents=own.contents(files, labels),
     )
 
 

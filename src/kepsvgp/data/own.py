@@ -79,6 +79,15 @@ def contents(items: Sequence[object], labels: Int[Tensor, " item"]) -> str:
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
+def repeated(items: Sequence[object], split: Split, what: str) -> tuple[str, ...]:
+    """A note on items of the test set that were trained on too; none where there are none."""
+    num_test = len(split.test)
+    trained, tested = set(items[: len(split.train)]), items[len(items) - num_test :]
+    shared = sum(item in trained for item in tested)
+    note = f"{shared} of {num_test} {what} of the test set are in the training set too"
+    return (note,) if shared else ()
+
+
 def _split(
     rows: Mapping[str, torch.Tensor], labels: list[int], config: DataConfig, source: object
 ) -> Split:
@@ -90,7 +99,11 @@ def _split(
     test_rows = rows["test"][torch.randperm(len(rows["test"]), generator=generator)]
     if "val" in rows:
         train_rows = rows["train"][torch.randperm(len(rows["train"]), generator=generator)]
-        return Split(train_rows, rows["val"], test_rows)
+        val_rows = rows["val"]
+        # the first of a file or folder may be of one class
+        if config.val_limit is not None and config.val_limit < len(val_rows):
+            val_rows = val_rows[torch.randperm(len(val_rows), generator=generator)]
+        return Split(train_rows, val_rows, test_rows)
     labels_here = everything[rows["train"]]
     inner = stratified_split(labels_here, val=val, test=0.0, seed=seed, source=source)
     return Split(rows["train"][inner.train], rows["train"][inner.val], test_rows)

@@ -1,5 +1,6 @@
 """Image files of any size and format, brought to one size."""
 
+import hashlib
 import os
 import struct
 from collections.abc import Sequence
@@ -51,6 +52,18 @@ def read_all(paths: Sequence[Path], size: int, *, grayscale: bool = False) -> np
     return np.stack(images)
 
 
+def digests(paths: Sequence[Path]) -> np.ndarray:
+    """SHA-256 of each file, as bytes (N, 32)."""
+
+    def digest(path: Path) -> bytes:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").digest()
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = b"".join(pool.map(digest, paths))
+    return np.frombuffer(found, np.uint8).reshape(-1, 32)
+
+
 def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
     """One image as bytes (C, size, size): scaled to its shorter side, then cut in the middle."""
     upright = open_upright(path, grayscale=grayscale)
@@ -58,6 +71,38 @@ def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
         upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
     pixels = np.array(upright)
     return pixels[None] if grayscale else pixels.transpose(2, 0, 1)
+
+
+def read_middle(
+    path: Path,
+    size: tuple[int, int],
+    scaled: tuple[int, int],
+    *,
+    filtered: str,
+    squash: bool = False,
+    grayscale: bool = False,
+) -> np.ndarray:
+    """The middle of an image as bytes (C, height, width), cut from a larger one.
+
+    Args:
+        path: The file.
+        size: Height and width of what is cut.
+        scaled: Height and width that the image is brought to before; it keeps its proportions
+            and covers them.
+        filtered: Pillow's name of the filter.
+        squash: Bring the image to exactly `scaled`.
+        grayscale: One channel, not three.
+    """
+    upright = open_upright(path, grayscale=grayscale)
+    (width, height), (rows, columns) = upright.size, scaled
+    if not squash and height * columns <= width * rows:
+        columns = width * rows // height
+    elif not squash:
+        rows = height * columns // width
+    resized = np.array(upright.resize((columns, rows), Image.Resampling[filtered.upper()]))
+    top, left = (round((have - want) / 2) for have, want in zip((rows, columns), size, strict=True))
+    cut = resized[top : top + size[0], left : left + size[1]]
+    return cut[None] if grayscale else cut.transpose(2, 0, 1)
 
 
 def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:

@@ -33,6 +33,7 @@ def load(config: DataConfig) -> Benchmark:
         test=test,
         seed=config.seed,
         vocabulary_size=made.vocabulary_size,
+        notes=own.repeated(texts, split, "texts"),
         contents=own.contents(texts, labels),
     )
 
@@ -41,12 +42,16 @@ def find_parts(source: Path) -> dict[str, list[tuple[object, str]]]:
     """Texts and their classes, by part."""
     if source.is_file():
         return {"all": read(source)}
-    parts = {
-        name: path
-        for name in ("train", "val", "test")
-        for path in (source / f"{name}.csv", source / f"{name}.tsv")
-        if path.is_file()
-    }
+    parts: dict[str, Path] = {}
+    for name in ("train", "val", "test"):
+        files = [path for kind in ("csv", "tsv") if (path := source / f"{name}.{kind}").is_file()]
+        if len(files) > 1:
+            raise UserError(
+                f"{source} must have one file for each part; it has {name}.csv and {name}.tsv. "
+                "Take one of them away."
+            )
+        if files:
+            parts[name] = files[0]
     if not {"train", "test"} <= parts.keys():
         raise UserError(
             f"data.path must be a CSV file, or a folder with train.csv and test.csv; {source} "

@@ -80,8 +80,11 @@ class KEPModule(LightningModule):
         self._evaluate(batch, "test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """The fields of a batch's `Prediction`; Lightning takes no frozen object."""
-        prediction = self._predict(_split(batch)[0])
+        """The fields of a batch's `Prediction`; Lightning takes no frozen object.
+
+        A batch may have labels, as for training, or be the inputs alone.
+        """
+        prediction = self._predict(_inputs(batch))
         return {"probs": prediction.probs, "aleatoric": prediction.aleatoric}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -106,6 +109,17 @@ class KEPModule(LightningModule):
 
 
 def _split(batch: Any) -> tuple[Any, Tensor]:
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return _inputs(batch), batch["labels"]
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return _inputs(batch), batch[1]
+    raise UserError(
+        "a batch must be (inputs, labels, …) or a mapping with labels among its keys; got a "
+        f"{type(batch).__name__} without labels."
+    )
+
+
+def _inputs(batch: Any) -> Any:
     if isinstance(batch, Mapping):
-        return {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
-    return batch[0], batch[1]
+        return {name: value for name, value in batch.items() if name != "labels"}
+    return batch[0] if isinstance(batch, tuple | list) else batch

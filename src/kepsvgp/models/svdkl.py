@@ -77,7 +77,7 @@ class AdditiveGridGP(PenalisedLayer):
         self.mixing = nn.Linear(num_features, num_classes, bias=False)
 
     @torch.no_grad()
-    def start_from(self, head: nn.Linear, *, scale: float = 8.0, spread: float = 0.2) -> None:
+    def start_from(self, head: nn.Linear, *, scale: float = 8.0, spread: float = 0.05) -> None:
         """Makes the mean of the GPs the logits of a trained linear head, softly bounded.
 
         The first features are its logits in units of `scale`, z_k = tanh(f_k / scale); their GPs

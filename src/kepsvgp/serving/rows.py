@@ -94,6 +94,10 @@ def _csv(path: Path, column: str) -> Iterator[Row]:
                     f"{path} must have a first line with the column {column}; it has: "
                     f"{names[:200]}. Name another one with --column."
                 )
+            if (rows.fieldnames or ()).count(column) > 1:
+                raise UserError(
+                    f"{path} must have one column {column}; it has more than one of that name."
+                )
             for number, row in enumerate(rows, start=1):
                 problem = "it has more fields than the first line" if None in row else None
                 yield _text_row(number, row[column], problem, position)

@@ -5,6 +5,7 @@ prepared as they were for training: by the run's own data settings, or by the to
 processor that was saved beside a converted model.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,18 +181,36 @@ def _hugging_face_inputs(
 
 def _positions(model: Any) -> int:
     """How many tokens the model has positions for."""
-    config = model.config
     # models of the RoBERTa kind count positions from behind the padding token
-    skipped = config.pad_token_id + 1 if "roberta" in config.model_type else 0
-    return config.max_position_embeddings - skipped
+    skipped = [
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+    ]
+    return model.config.max_position_embeddings - max(skipped, default=0)
 
 
 def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
-    config, side = model.pretrained_cfg, model.patch_embed.img_size[0]
-    normalisation = Normalisation(tuple(config["mean"]), tuple(config["std"]))
+    """As timm evaluates: a larger image, of which the middle is taken."""
+    config, size = model.pretrained_cfg, tuple(model.patch_embed.img_size)
+    grayscale = model.patch_embed.proj.in_channels == 1
+    mean, std = (tuple(config[name]) for name in ("mean", "std"))
+    if grayscale:
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    normalisation = Normalisation(mean, std)
+    crop, filtered = config.get("crop_pct") or 0.875, config.get("interpolation") or "bicubic"
+    scaled = tuple(math.floor(side / crop) for side in size)
 
     def read(path: Path) -> np.ndarray:
-        return pictures.read(path, side)
+        return pictures.read_middle(
+            path,
+            size,
+            scaled,
+            # some were trained with filters at random
+            filtered="bilinear" if filtered == "random" else filtered,
+            squash=config.get("crop_mode") == "squash",
+            grayscale=grayscale,
+        )
 
     def stack(images: Sequence[np.ndarray]) -> Any:
         return normalisation(torch.from_numpy(np.stack(images)))

@@ -65,6 +65,8 @@ def predict_file(
         raise UserError(f"--out must not be the input itself; got {out} for both.")
     if out is not None and out.resolve() == RunFolder(model).history_file.resolve():
         raise UserError(f"--out must not be a file of the run; {out} is its history.")
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1; got {batch_size}.")
     console = Console(stderr=True)
     server = open_folder(model, num_samples=num_samples, seed=seed)
     inputs = open_images(source) if server.task == "image" else open_texts(source, column)
