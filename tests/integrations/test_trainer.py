@@ -108,3 +108,23 @@ def test_data_without_length_needs_the_number_of_examples(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="num_train must be given"):
         KEPTrainer(model, arguments(tmp_path, max_steps=1), train_dataset=Stream()).train()
     KEPTrainer(model, arguments(tmp_path, max_steps=1), train_dataset=Stream(), num_train=4).train()
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_best_checkpoint_is_loaded_at_the_end(name: str, tmp_path: Path) -> None:
+    """That of the largest loss, which is not the last one."""
+    model, batch = families.make(name)
+    convert(model, rank=3)
+    data = examples(batch)
+    args = arguments(
+        tmp_path, max_steps=4, learning_rate=0.3, save_strategy="steps", save_steps=1,
+        eval_strategy="steps", eval_steps=1, load_best_model_at_end=True,
+        metric_for_best_model="eval_loss", greater_is_better=True,
+    )  # fmt: skip
+    trainer = KEPTrainer(model, args, train_dataset=data, eval_dataset=data)
+
+    trainer.train()
+
+    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert losses[-1] < max(losses)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(max(losses), rel=1e-5)

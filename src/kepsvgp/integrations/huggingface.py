@@ -1,9 +1,11 @@
 """A Hugging Face `Trainer` with the objective, and with Monte Carlo evaluation."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from kepsvgp.conversion import new_parameters
@@ -103,6 +105,19 @@ class KEPTrainer(Trainer):
             assert isinstance(trained, nn.Module)
             _split_off_new(optimizer, trained, self.new_learning_rate)
         return optimizer
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
+        """Weights go by the names that the model has for them.
+
+        transformers writes those of ViT under older names, which its trainer, loading a
+        checkpoint, takes for weights of another model and leaves out.
+        """
+        super()._save(output_dir, state_dict)
+        path = Path(output_dir or self.args.output_dir or ".") / "model.safetensors"
+        if self.args.should_save and state_dict is None and path.exists():
+            save_model(self.accelerator.unwrap_model(self.model), str(path), {"format": "pt"})
 
     def _num_train(self) -> int:
         if self.num_train is None:
