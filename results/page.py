@@ -165,6 +165,7 @@ TRIALS = {
     "cola/runs/cola-msp-s0-76122b1af2": "softmax",
     "trials50/softmax-dropout0.1": "softmax, dropout 0.1",
     "trials50/softmax-dropout0.5": "softmax, dropout 0.5",
+    "trials50/softmax-decay5e-5": "softmax, weight decay 5·10⁻⁵",
     "cola-elbo/runs/cola-kep-s0-a91633d63c": "KEP: landmarks, joint noise, KL / N",
     "trials50/dropout0.1": "… dropout 0.1",
     "trials50/dropout0.5": "… dropout 0.5",
@@ -176,6 +177,9 @@ TRIALS = {
     "trials50/whole-kl": "… whole KL",
     "trials50/authors": "… noise by token, whole KL, average of logits",
     "trials50/authors-dropout0.5": "… noise by token, whole KL, dropout 0.5",
+    "trials50/decay5e-5": "… noise by token, whole KL, weight decay 5·10⁻⁵",
+    "trials50/decay1e-4": "… noise by token, whole KL, weight decay 10⁻⁴",
+    "trials50/decay3e-4": "… noise by token, whole KL, weight decay 3·10⁻⁴",
 }
 
 

@@ -178,6 +178,26 @@ def test_decisions_tell_what_won_on_cola() -> None:
         assert gain[0] != gain[1]
 
 
+def test_decisions_tell_what_weight_decay_gave() -> None:
+    def after_twenty(run: str) -> dict[str, float]:
+        lines = (RESULTS / run / "history.jsonl").read_text().splitlines()
+        return json.loads(lines[19])["val"]
+
+    softmax = [
+        after_twenty(run)["nll"]
+        for run in ("trials50/softmax-decay5e-5", "cola/runs/cola-msp-s0-76122b1af2")
+    ]
+    kep = [
+        after_twenty(run)
+        for run in ("trials50/decay3e-4", "trials50/decay5e-5", "trials50/authors")
+    ]
+    text = (page.ROOT / "docs" / "decisions.md").read_text()
+    assert "softmax has an NLL of {:.3f} with it and {:.3f} without".format(*softmax) in text
+    assert f"KEP {kep[1]['nll']:.3f} and {kep[2]['nll']:.3f}" in text
+    assert kep[0]["nll"] < kep[1]["nll"]
+    assert kep[0]["mcc"] < kep[1]["mcc"]
+
+
 def test_decisions_tell_what_denormals_cost() -> None:
     run = RESULTS / "cola" / "runs" / "cola-msp-s0-76122b1af2"
     lines = (run / "history.jsonl").read_text().splitlines()
