@@ -63,6 +63,11 @@ def test_rule_of_other_weights_is_refused(generator: torch.Generator, tmp_path) 
 
     with pytest.raises(UserError, match="fitted to other weights"):
         Abstainer.load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="must hold weights"):
+        Abstainer.load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert Abstainer.load(tmp_path) == rule
 
 
 @pytest.mark.parametrize("max_risk", [0.1, 1e-6])

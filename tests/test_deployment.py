@@ -185,6 +185,19 @@ def test_length_of_token_ids_is_free(format, has_lengths: bool, tmp_path: Path) 
     assert_close(load(path, format)(longer)[0], expected.probs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+def test_model_of_one_length_is_exported(format, tmp_path: Path) -> None:
+    class OfOneLength(OfIds):
+        def forward(self, ids: Tensor) -> Tensor:
+            tokens = self.embed(ids) + torch.linspace(0, 1, 24).view(6, 4)
+            return self.head(self.attention(tokens).mean(dim=1))
+
+    path = tmp_path / f"graph.{SUFFIX[format]}"
+    export(OfOneLength(), path, torch.randint(17, (3, 6)), num_samples=2)
+
+    assert load(path, format)(torch.randint(17, (5, 6)))[0].shape == (5, 2)
+
+
 def test_export_tells_mistakes(tmp_path: Path) -> None:
     model, ids = OfIds(), torch.randint(17, (3, 6))
     with pytest.raises(UserError, match="dynamic must name the axes of input; got ids"):

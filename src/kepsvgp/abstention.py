@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from jaxtyping import Bool, Int
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import CHECKSUM, read_json, write_json
+from kepsvgp.files import CHECKSUM, damaged, read_json, write_json
 from kepsvgp.metrics.selective import threshold_for_risk
 from kepsvgp.prediction import Prediction
 
@@ -114,7 +114,8 @@ class Abstainer:
         needed = names - {"num_samples"}
         if not isinstance(values, dict) or not needed <= values.keys() <= names:
             raise UserError(f"{path} must be a saved Abstainer; fit it again.")
-        if weights is not None and weights != _weights(path.parent):
+        found = _weights(path.parent)
+        if None not in (weights, found) and weights != found:
             raise UserError(
                 f"{path} must be the rule of the model beside it; it was fitted to other weights, "
                 "for which alone its promise holds. Fit it again, or delete it."
@@ -129,5 +130,8 @@ def _weights(folder: Path) -> str | None:
     path = folder / "model.safetensors"
     if not path.is_file():
         return None
-    with safe_open(path, framework="pt") as file:
-        return (file.metadata() or {}).get(CHECKSUM)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get(CHECKSUM)
+    except SafetensorError as error:
+        raise damaged(path, "weights", error) from None

@@ -21,7 +21,7 @@ from kepsvgp.prediction import Prediction, evaluating, logits_with_draws
 
 Format = Literal["torch", "onnx"]
 Draws = Literal["fixed", "input"]
-Axes = Mapping[str, Mapping[int, str]]
+Axes = Mapping[str, Mapping[int, Any]]
 SUFFIXES: dict[str, Format] = {".pt2": "torch", ".onnx": "onnx"}
 TOLERANCE = 1e-4
 
@@ -84,7 +84,8 @@ def export(
         num_samples: Number of samples.
         generator: Source of the fixed draws.
         dynamic: Axes of free size by input (`"input"` for a single tensor), and their names. By
-            default the first axis, and for inputs of tokens also the second.
+            default the first axis, and for inputs of tokens also the second, where the model
+            allows it.
     """
     path = Path(path)
     format = _format(path, format)
@@ -125,7 +126,11 @@ def _format(path: Path, wanted: Format | None) -> Format:
 
 
 def _write_torch(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: Path) -> None:
-    free = {k: dict.fromkeys(v, torch.export.Dim.DYNAMIC) for k, v in axes.items()}
+    dim = torch.export.Dim
+    free = {
+        name: {axis: dim.DYNAMIC if isinstance(free, str) else free for axis, free in each.items()}
+        for name, each in axes.items()
+    }
     program = torch.export.export(graph, (), arguments, dynamic_shapes=_shapes(arguments, free))
     for each in (arguments, _first_row(arguments)):
         _check_equal(graph(**each), program.module()(**each))
@@ -169,13 +174,16 @@ def _check_layers(model: nn.Module) -> None:
             )
 
 
-def _default_axes(inputs: Any) -> dict[str, dict[int, str]]:
-    named = inputs if isinstance(inputs, Mapping) else {"input": inputs}
-    has_tokens = any(not each.is_floating_point() and each.ndim == 2 for each in named.values())
+def _default_axes(inputs: Any) -> dict[str, dict[int, Any]]:
+    if not isinstance(inputs, Mapping):
+        has_tokens = not inputs.is_floating_point() and inputs.ndim == 2
+        # free if the model allows it: one with positions of its own may have a fixed length
+        return {"input": {0: "batch"} | ({1: torch.export.Dim.AUTO} if has_tokens else {})}
+    has_tokens = any(not each.is_floating_point() and each.ndim == 2 for each in inputs.values())
     axes = {0: "batch", 1: "length"} if has_tokens else {0: "batch"}
     return {
         name: {axis: title for axis, title in axes.items() if axis < value.ndim}
-        for name, value in named.items()
+        for name, value in inputs.items()
     }
 
 

@@ -193,7 +193,8 @@ def predict(
     """
     if num_samples < 1:
         raise UserError(f"num_samples must be at least 1; got {num_samples}.")
-    with torch.no_grad(), evaluating(model):
+    # tensors of inference mode do not tell when they are changed in place, which samples rely on
+    with torch.inference_mode(False), torch.no_grad(), evaluating(model):
         logits = sampled_logits(model, inputs, num_samples, generator)
     if logits.ndim != 3 or logits.shape[-1] < 2:
         raise UserError(
@@ -232,7 +233,7 @@ def logits_with_draws(
     if "num_samples" in inspect.signature(model.forward).parameters:
         with use_draws(draws):
             return call(model, inputs, num_samples=num_samples)
-    sampled = with_remembered_trunk(model)
+    sampled = model if num_samples == 1 else with_remembered_trunk(model)
     logits = []
     for sample in range(num_samples):
         with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):

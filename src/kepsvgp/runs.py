@@ -360,6 +360,13 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update=found)})
 
 
+def other_inputs(one: RunConfig, other: RunConfig) -> list[str]:
+    """Settings that make other inputs of the same examples in two configurations."""
+    names = ("max_length", "vocabulary", "encoder", "image_size", "grayscale")
+    changed = differences(with_absolute_paths(one), with_absolute_paths(other))
+    return [name for name in changed if name.removeprefix("data.") in names]
+
+
 def library_versions() -> dict[str, str]:
     """What a run was made with."""
     names = ("kepsvgp", "torch", "accelerate", "numpy")

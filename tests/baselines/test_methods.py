@@ -134,6 +134,7 @@ def test_svdkl_refuses_softmax_runs_that_are_not_its_first_step(
 ) -> None:
     data = settings("msp").data.model_dump() | {"seed": 1}
     other_split = from_softmax(runs["msp"], data=data)
+    longer = settings("msp").data.model_dump() | {"max_length": 100}
     model = settings("msp").model.model_dump() | {"depth": 1}
     stopped = RunFolder(Path(shutil.copytree(runs["msp"].path, tmp_path / "stopped")))
     stopped.write_history(stopped.history()[:1])
@@ -141,7 +142,8 @@ def test_svdkl_refuses_softmax_runs_that_are_not_its_first_step(
     for config, message in (
         (from_softmax(runs["kep"]), "must be a run of method 'msp'"),
         (other_split, "on the same data, split alike"),
-        (from_softmax(runs["msp"], model=model), "the same network; model.depth"),
+        (from_softmax(runs["msp"], model=model), "the same inputs; model.depth"),
+        (from_softmax(runs["msp"], data=longer), "the same inputs; data.max_length"),
         (from_softmax(stopped), "stopped after 1 of 2 epochs"),
     ):
         with pytest.raises(UserError, match=message):

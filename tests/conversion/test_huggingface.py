@@ -200,6 +200,16 @@ def test_class_names_must_be_as_many_as_the_classes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="classes must be 3 names"):
         save_pretrained(model, tmp_path, classes=["good", "bad"])
 
+    class Own(torch.nn.Module):
+        """Keeps a configuration that knows nothing of its head."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = families.make("bert").model.bert
+            self.config, self.head = self.backbone.config, torch.nn.Linear(families.WIDTH, 5)
+
+    save_pretrained(convert(Own(), rank=3), tmp_path, classes=list("abcde"))
+
 
 def test_only_classifiers_are_predicted_with() -> None:
     ids = {"input_ids": torch.randint(2, 31, (2, 5))}

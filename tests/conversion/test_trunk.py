@@ -174,13 +174,66 @@ def test_output_that_cannot_be_copied_is_not_remembered() -> None:
     assert_close(predicted(model, x, 4), plain_loop(model, x, 4), rtol=0, atol=0)
 
 
-def test_block_that_runs_twice_is_remembered_for_both() -> None:
-    model, x = Unusual(), torch.randn(3, 5, 4)
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        return y, y
+
+
+class Aliased(nn.Module):
+    """Works in place on what one name of a tensor says and reads the other."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        kep = KEPAttention(4, 1, rank=2, posterior_scale=1.0)
+        self.blocks, self.head = nn.ModuleList([block, kep]), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        block, kep = self.blocks
+        x = x.clone()
+        found = block(x)
+        first, second = found if isinstance(found, tuple) else (found.view_as(x), x)
+        first += 1
+        return self.head((second + kep(first)).mean(dim=1))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("block", [nn.Identity(), nn.Dropout(), nn.Flatten(0, 1), Twice()])
+def test_tensor_of_two_names_is_served_rightly(block, mode) -> None:
+    model, x = Aliased(block), torch.randn(3, 5, 4)
+    expected = plain_loop(model, x, 4)
+
+    with mode():
+        assert_close(predicted(model, x, 4), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_trunk_runs_once_in_every_mode(mode) -> None:
+    model, batch = families.make("bert")
+    convert(model, rank=3)
     calls = []
-    model.blocks[0].forward = lambda x: calls.append(1) or nn.functional.relu(x)
+    model.bert.encoder.layer[0].intermediate.register_forward_hook(lambda *_: calls.append(1))
 
-    predicted(model, x, 4)
+    with mode():
+        predicted(model, batch, 5)
 
+    assert len(calls) == 1
+
+
+class Repeated(Unusual):
+    def forward(self, x: Tensor) -> Tensor:
+        first, _, kep = self.blocks
+        return self.head(kep(first(first(x))).mean(dim=1))
+
+
+def test_block_that_runs_twice_is_remembered_for_both() -> None:
+    model, x = Repeated(), torch.randn(3, 5, 4)
+    expected, calls = plain_loop(model, x, 4), []
+    linear = model.blocks[0].forward
+    model.blocks[0].forward = lambda x: calls.append(1) or linear(x)
+
+    assert_close(predicted(model, x, 4), expected, rtol=0, atol=0)
     assert len(calls) == 2
 
 

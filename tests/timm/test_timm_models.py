@@ -159,3 +159,16 @@ def test_image_of_one_channel_is_served(tmp_path: Path) -> None:
 
     assert server.load(tmp_path / "a.png").shape == (1, 16, 24)
     assert len(server.predict([server.load(tmp_path / "a.png")])) == 1
+
+
+def test_hybrid_model_is_served(tmp_path: Path) -> None:
+    """Its patches come from convolutions, behind which there is no map."""
+    arguments = {"depth": 2, "num_classes": 3, "img_size": 64}
+    model = timm.create_model("vit_base_mci_224", **arguments)
+    kepsvgp.convert(model, rank=4)
+    kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=arguments)
+    Image.new("RGB", (80, 90), (200, 10, 30)).save(tmp_path / "a.png")
+
+    server = open_folder(tmp_path / "saved", num_samples=2)
+
+    assert server.load(tmp_path / "a.png").shape == (3, 64, 64)

@@ -18,21 +18,16 @@ from rich.console import Console
 
 from kepsvgp.baselines import ensemble, kfllla, mc_dropout, msp, sngp, svdkl, temperature
 from kepsvgp.config import Method, RunConfig
-from kepsvgp.configfile import differences
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.prediction import Predictor
 from kepsvgp.progress import track
-from kepsvgp.runs import Checkpoint, RunFolder, with_absolute_paths
+from kepsvgp.runs import Checkpoint, RunFolder, other_inputs
 from kepsvgp.training import train
 
 PostHoc = Literal["temperature", "mc_dropout", "kfllla", "ensemble"]
-# how the examples of a data set become inputs
-_INPUTS = frozenset(
-    f"data.{name}" for name in ("max_length", "vocabulary", "encoder", "image_size", "grayscale")
-)
 
 
 def train_method(
@@ -238,8 +233,7 @@ def _check_members(runs: Sequence[RunFolder]) -> None:
                 f"members of an ensemble must be trained on the same data, split alike; "
                 f"{run.path} was trained on other data than {first.path}. Leave it out."
             )
-        settings = differences(*(with_absolute_paths(each.config()) for each in (first, run)))
-        other = [name for name in settings if name in _INPUTS]
+        other = other_inputs(first.config(), run.config())
         if other:
             raise UserError(
                 f"members of an ensemble must take the same inputs; {', '.join(other)} of "

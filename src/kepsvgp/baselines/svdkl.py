@@ -20,7 +20,7 @@ from kepsvgp.data import Benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.runs import RunFolder, make_record, own_randomness
+from kepsvgp.runs import RunFolder, make_record, other_inputs, own_randomness
 from kepsvgp.training import derive_seed, train
 
 # what the weights of both steps must have in common
@@ -106,10 +106,11 @@ def _softmax_run(
             "trained on others, perhaps on those that are tested here."
         )
     others = [name for name in differences(run.config(), config) if name in _NETWORK]
+    others += other_inputs(run.config(), config)
     if others:
         raise UserError(
-            f"model.svdkl.softmax_run must be a run of the same network; {', '.join(others)} of "
-            f"{given} differ."
+            "model.svdkl.softmax_run must be a run of the same network with the same inputs; "
+            f"{', '.join(others)} of {given} differ."
         )
     done, total = len(run.history()), run.config().train.epochs
     if done < total:

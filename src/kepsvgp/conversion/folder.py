@@ -118,10 +118,12 @@ def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
 
 
 def _num_classes(model: nn.Module) -> int | None:
-    """As far as the libraries that we know say it."""
-    config = getattr(model, "config", None)
-    found = getattr(config, "num_labels", None) or getattr(model, "num_classes", None)
-    return found if isinstance(found, int) else None
+    """As far as models of the libraries that we know say it."""
+    config: Any = getattr(model, "config", None)
+    if type(model).__name__.endswith(("ForSequenceClassification", "ForImageClassification")):
+        return config.num_labels
+    count: Any = getattr(model, "num_classes", None)
+    return count if hasattr(model, "pretrained_cfg") else None
 
 
 def load_pretrained(

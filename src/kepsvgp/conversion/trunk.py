@@ -4,14 +4,15 @@ A model of another library takes no sample axis: it is called once for every sam
 before the first stochastic layer give the same output every time, so they are made to remember
 it. This is done on a copy of the model that shares all modules and parameters but those blocks,
 so nothing of the model is touched and threads can share it. A remembered output is given back
-only for inputs equal to the ones it was made from; both are copies, which nothing that works in
-place can change.
+only for inputs equal to the ones it was made from, and only while nothing has changed either in
+place.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from kepsvgp.attention.base import PenalisedLayer
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-_PLAIN = (str, int, float, bool, torch.dtype, torch.device, type(None))
+_PLAIN = (str, int, float, bool, slice, torch.dtype, torch.device, type(None))
 
 
 class _Sample:
@@ -85,23 +86,82 @@ def _noticed(block: nn.Module, sample: _Sample) -> nn.Module:
 def _remembering(block: nn.Module, sample: _Sample) -> nn.Module:
     """A copy of a block that computes only what it has not computed for an earlier sample."""
     # by the number of the call, for blocks that a model runs several times
-    memory: dict[int, tuple[Any, Any]] = {}
+    memory: dict[int, _Call] = {}
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         given, number = (args, kwargs), sample.calls[block]
         sample.calls[block] += 1
         if sample.is_random:
             return block.forward(*args, **kwargs)
-        if number in memory and _equal(memory[number][0], given):
-            return _copied(memory[number][1])
-        kept = _copied(given)
+        if number in memory and memory[number].can_stand_for(given):
+            return _own(memory[number].output)
+        before = _seen(given)
         output = block.forward(*args, **kwargs)
+        kept = _own(output)
+        after = _seen(kept)
         # a block that changes what it is given does more than its output tells
-        if _equal(kept, given) and _can_be_copied(output):
-            memory[number] = kept, _copied(output)
+        if before is not None and after is not None and before.is_unchanged:
+            memory[number] = _Call(before, kept, after)
         return output
 
     return _shallow_copy(block, forward)
+
+
+class _Seen(NamedTuple):
+    """Values as they were at some time."""
+
+    leaves: list[Any]
+    structure: Any
+    versions: list[int | None]
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing has changed the tensors in place."""
+        return [_version(leaf) for leaf in self.leaves] == self.versions
+
+
+class _Call(NamedTuple):
+    """One call of a block."""
+
+    inputs: _Seen
+    output: Any
+    outputs: _Seen
+
+    def can_stand_for(self, given: Any) -> bool:
+        """Whether a call with these arguments would give the same output."""
+        leaves, structure = tree_flatten(given)
+        same_output = all(map(operator.is_, tree_leaves(self.output), self.outputs.leaves))
+        return (
+            structure == self.inputs.structure
+            and self.inputs.is_unchanged
+            and self.outputs.is_unchanged
+            and same_output
+            and all(map(_is_same, self.inputs.leaves, leaves))
+        )
+
+
+def _seen(values: Any) -> _Seen | None:
+    """None where a change in place could not be noticed later."""
+    leaves, structure = tree_flatten(values)
+    if not all(isinstance(leaf, _PLAIN) or _has_version(leaf) for leaf in leaves):
+        return None
+    return _Seen(leaves, structure, [_version(leaf) for leaf in leaves])
+
+
+def _own(output: Any) -> Any:
+    """In a traced graph a copy, as nothing there tells of changes in place."""
+    if not torch.compiler.is_compiling():
+        return output
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, output)
+
+
+def _has_version(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (torch.compiler.is_compiling() or not leaf.is_inference())
+
+
+def _version(leaf: Any) -> int | None:
+    is_tensor = isinstance(leaf, Tensor) and not torch.compiler.is_compiling()
+    return leaf._version if is_tensor else None
 
 
 def _shallow_copy(module: ModuleT, forward: Callable[..., Any] | None = None) -> ModuleT:
@@ -112,21 +172,9 @@ def _shallow_copy(module: ModuleT, forward: Callable[..., Any] | None = None) ->
     return copy
 
 
-def _can_be_copied(values: Any) -> bool:
-    return all(isinstance(leaf, (Tensor, *_PLAIN)) for leaf in tree_leaves(values))
-
-
-def _copied(values: Any) -> Any:
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, values)
-
-
-def _equal(first: Any, second: Any) -> bool:
-    leaves, structure = tree_flatten(first)
-    others, other_structure = tree_flatten(second)
-    return structure == other_structure and all(map(_is_same, leaves, others))
-
-
 def _is_same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         same_kind = first.shape == second.shape and first.dtype == second.dtype
         # a traced graph has no values to compare; there the blocks are taken at their word

@@ -8,7 +8,7 @@ import torch
 from kepsvgp.config import DataConfig
 from kepsvgp.data import own, pictures, shifts, store
 from kepsvgp.data.augment import CropFlip
-from kepsvgp.data.benchmark import Benchmark
+from kepsvgp.data.benchmark import BYTES, Benchmark
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError
 
@@ -49,7 +49,7 @@ def load(config: DataConfig) -> Benchmark:
         shifts=corrupted.sets,
         notes=(*corrupted.notes, *own.repeated(files, split, "images")),
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
-        contents=own.contents(files, labels),
+        contents=BYTES + own.contents(files, labels),
     )
 
 

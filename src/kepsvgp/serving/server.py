@@ -193,7 +193,8 @@ def _positions(model: Any) -> int:
 def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
     """As timm evaluates: a larger image, of which the middle is taken."""
     config, size = model.pretrained_cfg, tuple(model.patch_embed.img_size)
-    grayscale = model.patch_embed.proj.in_channels == 1
+    first = next((m for m in model.patch_embed.modules() if isinstance(m, nn.Conv2d)), None)
+    grayscale = first is not None and first.in_channels == 1
     mean, std = (tuple(config[name]) for name in ("mean", "std"))
     if grayscale:
         mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
