@@ -86,6 +86,9 @@ def test_results_tell_how_kep_stands_to_softmax() -> None:
     svdkl = gains(TABLE1, "kep", "svdkl")
     assert {metric for metric, (_, sure) in svdkl.items() if sure} == {"nll"}
     assert svdkl["nll"][0]
+    sgpa = gains(TABLE1, "kep", "sgpa")
+    assert metrics(sgpa, better=False, sure=True) == {"ece", "nll", "brier"}
+    assert metrics(sgpa, better=True, sure=True) == set()
 
 
 def test_results_tell_what_hangs_on_the_rule() -> None:
@@ -312,6 +315,9 @@ def test_results_tell_how_kep_stands_on_cifar10() -> None:
     one, many = means(CIFAR10, "kep"), means(CIFAR10, "deep_ensembles")
     told = ", ".join(f"{m.upper()} {one[m]:.2f} against {many[m]:.2f}" for m in ("aurc", "nll"))
     assert f"{told}, though ECE {one['ece']:.2f} against {many['ece']:.2f}" in TEXT
+    svdkl = gains(CIFAR10, "kep", "svdkl")
+    assert metrics(svdkl, better=False, sure=True) == {"accuracy", "nll"}
+    assert metrics(svdkl, better=True, sure=True) == {"ece"}
 
 
 def test_results_tell_how_kep_stands_under_corruption() -> None:
