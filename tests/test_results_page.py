@@ -324,6 +324,14 @@ def test_results_tell_how_kep_stands_under_corruption() -> None:
     found = gains("cifar10/tables/table2-cifar10-small", "kep", "msp")
     assert metrics(found, better=True, sure=True) == {"nll", "brier"}
     assert metrics(found, better=True, sure=False) == {"accuracy", "aurc", "auroc", "fpr95"}
+    svdkl = gains("cifar10/tables/table2-cifar10-small", "kep", "svdkl")
+    behind = {metric for metric, (better, _) in svdkl.items() if not better}
+    assert behind == {"accuracy", "aurc", "nll", "brier"}
+    msp, dropout = (
+        means("cifar10/tables/table2-cifar10-small", row) for row in ("msp", "mc_dropout")
+    )
+    assert abs(msp["accuracy"] - dropout["accuracy"]) < 0.1
+    assert abs(msp["aurc"] - dropout["aurc"]) < 1
 
 
 def test_results_tell_how_branches_are_best_merged() -> None:
@@ -337,9 +345,10 @@ def test_results_tell_how_foreign_images_are_told_apart() -> None:
     found = gains(path, "kep", "msp")
     svhn = {metric for metric in found if metric.endswith("svhn")}
     assert metrics(found, better=False, sure=True) == svhn
-    rows = ("msp", "kfllla", "kep", "deep_ensembles", "kep_ensembles")
+    single = ("msp", "mc_dropout", "kfllla", "kep")
     for metric in svhn:
-        assert all(means(path, "svdkl")[metric] > means(path, row)[metric] for row in rows)
+        assert all(means(path, "svdkl")[metric] > means(path, row)[metric] for row in single)
+    rows = (*single, "deep_ensembles", "kep_ensembles")
     for metric in (metric for metric in found if metric.endswith("cifar100")):
         assert all(means(path, "svdkl")[metric] < means(path, row)[metric] for row in rows)
 
