@@ -194,8 +194,8 @@ def _train_epoch(session: _Session, position: Position) -> None:
     session.model.train()
     for batch in loader:
         step = position.epoch * session.steps_per_epoch + position.batch
+        rate = learning_rate(step, session.steps_per_epoch, config.train)
         for group in session.optimizer.param_groups:
-            rate = learning_rate(step, session.steps_per_epoch, config.train)
             group["lr"] = rate * group["share"]
 
         # all the noise of this step follows from here
