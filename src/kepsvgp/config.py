@@ -221,6 +221,7 @@ class ModelConfig(Section):
             softmax. SGPA has a number of its own.
         patch_size: Side of an image's patches.
         embedding_dim: Width of the token embeddings of texts.
+        embedding_scale: Standard deviation of the token embeddings at the start.
         kep: The KEP-SVGP layers.
         sgpa: The SGPA layers.
         sngp: SNGP's last layers.
@@ -236,6 +237,7 @@ class ModelConfig(Section):
     kep_layers: Count | Literal["all"] = 1
     patch_size: Count = 4
     embedding_dim: Count = 128
+    embedding_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
     kep: KepConfig = KepConfig()
     sgpa: SgpaConfig = SgpaConfig()
     sngp: SngpConfig = SngpConfig()

@@ -104,7 +104,7 @@ def test_reproduce_dry_run_says_what_is_left(local, tiny, tmp_path, monkeypatch,
         main_exits_well()
         shown = capsys.readouterr().out
         assert re.search(told, shown)
-        assert "table7, digits: 6 rows × 7 columns" in shown
+        assert "table7, digits: 8 rows × 7 columns" in shown
     assert "40 epochs to train" in shown
     assert not (tmp_path / "new").exists()
 

@@ -29,10 +29,11 @@ def test_published_numbers_are_those_of_the_paper(table, dataset, row, column, e
     assert published(table)[dataset][row][column] == expected
 
 
-# rows of a data set that only the other one has in the paper
+# rows of a data set that the paper has for the other one alone, or not at all
+SAMPLED = {"mc_dropout", "kep_mc_dropout"}
 OURS = {
-    ("table7", "imdb"): {"kfllla", "kep_kfllla"},
-    ("table7", "cola"): {"temperature", "kep_temperature"},
+    ("table7", "imdb"): {"kfllla", "kep_kfllla"} | SAMPLED,
+    ("table7", "cola"): {"temperature", "kep_temperature"} | SAMPLED,
 }
 
 

@@ -52,6 +52,20 @@ def test_model_gives_one_row_of_logits_an_example(shape, attention, generator) -
     assert call(model, inputs_for(shape, generator)).shape == (BATCH, CLASS)
 
 
+def test_token_embeddings_begin_with_the_scale_that_was_asked_for() -> None:
+    large, small = (
+        build_model(
+            ModelConfig(embedding_scale=scale), TextShape(vocab_size=1009), CLASS
+        ).embedding.weight
+        for scale in (1.0, 0.1)
+    )
+
+    assert small.requires_grad
+    # the error of a standard deviation from 1009 · 128 numbers is 1 / √(2 · 1009 · 128), 0.2 %
+    assert_close(large.std(), torch.tensor(1.0), rtol=0.01, atol=0)
+    assert_close(small.std(), torch.tensor(0.1), rtol=0.01, atol=0)
+
+
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
 def test_kep_model_puts_samples_first(shape, generator) -> None:
     model = build_model(SMALL, shape, CLASS, attention="kep").eval()

@@ -130,12 +130,14 @@ TABLES = (
         title="KEP-SVGP as a complement to other calibration methods",
         datasets=TEXTS,
         rows=(
-            # the paper has one post-hoc method for each data set; both cost next to nothing
+            # the paper has one post-hoc method for each data set; all cost next to nothing
             MSP,
             TEMPERATURE,
+            MC_DROPOUT,
             KFLLLA,
             KEP,
             Row("kep_temperature", "KEP-SVGP + TS", "kep", asked="temperature"),
+            Row("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", asked="mc_dropout"),
             Row("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", asked="kfllla"),
         ),
         metrics=SEVEN,

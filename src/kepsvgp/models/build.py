@@ -81,6 +81,7 @@ def _transformer(
         last,
         vocab_size=shape.vocab_size,
         embedding_dim=config.embedding_dim,
+        embedding_scale=config.embedding_scale,
         dim=config.dim,
         mlp_dim=config.mlp_dim,
         dropout=config.dropout,

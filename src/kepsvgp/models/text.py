@@ -41,6 +41,7 @@ class TextTransformer(Classifier):
         attentions: The attention layers, first to last.
         head: Maps pooled features of width `dim` to logits.
         embedding_dim: Width of the token embeddings.
+        embedding_scale: Standard deviation of the token embeddings at the start.
         feature_layers: Layers of the frozen encoder whose features come with the tokens, or 0.
         feature_dim: Width of those features.
     """
@@ -54,13 +55,17 @@ class TextTransformer(Classifier):
         embedding_dim: int,
         dim: int,
         mlp_dim: int,
+        embedding_scale: float = 0.1,
         dropout: float = 0.0,
         feature_layers: int = 0,
         feature_dim: int = 0,
     ) -> None:
         super().__init__(head)
         self.dim = dim
-        self.embedding = nn.Embedding(vocab_size, embedding_dim)
+        # that of nn.Embedding, 1, is noise which tokens of few texts keep to the end
+        self.embedding = nn.Embedding.from_pretrained(
+            embedding_scale * torch.randn(vocab_size, embedding_dim), freeze=False
+        )
         self.mix = ScalarMix(feature_layers) if feature_layers else None
         width = embedding_dim + (feature_dim if feature_layers else 0)
         self.to_tokens = nn.Linear(width, dim) if width != dim else nn.Identity()
