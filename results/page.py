@@ -204,6 +204,33 @@ def trials() -> str:
     return "\n".join(lines) + "\n"
 
 
+EMBEDDINGS = {
+    "imdb-softmax": ("IMDB, softmax", "accuracy"),
+    "imdb-kep": ("IMDB, KEP-SVGP", "accuracy"),
+    "cola-softmax": ("CoLA, softmax", "mcc"),
+    "cola-kep": ("CoLA, KEP-SVGP", "mcc"),
+}
+SCALES = ("1", "0.1", "0.02")
+
+
+def embeddings() -> str:
+    """What validation data say of the scale that token embeddings begin with."""
+    lines = [
+        "| best score, least NLL, last NLL | " + " | ".join(SCALES) + " |",
+        "| --- |" + " ---: |" * len(SCALES),
+    ]
+    for name, (title, score) in EMBEDDINGS.items():
+        cells = []
+        for scale in SCALES:
+            text = (RESULTS / "embeddings" / f"{name}-{scale}" / "history.jsonl").read_text()
+            values = [json.loads(line)["val"] for line in text.splitlines()]
+            least = min(val["nll"] for val in values)
+            best = max(val[score] for val in values)
+            cells.append(f"{best:.3f}, {least:.3f}, {values[-1]['nll']:.3f}")
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def cell_text(cell: dict[str, Any], scale: float) -> str:
     """Mean ± standard deviation, as the tables have it."""
     text = f"{cell['mean'] * scale:.2f}"
@@ -227,6 +254,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
     "cola-defaults": partial(ours, "cola-small/tables/defaults-cola-small"),
     "cola-trials": trials,
+    "embeddings": embeddings,
     "cola-table1": partial(markdown, COLA),
     "cola-differences": partial(differences, COLA),
     "cola-counts": partial(counts, COLA),
