@@ -22,6 +22,8 @@ BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", 
 # which weights of a run are measured, and what the files of such tables end in
 RULES = {"best validation score": "", "best validation NLL": "-nll", "last epoch": "-last"}
 COMPARED = ("msp", "kep", "deep_ensembles", "kep_ensembles")
+LIVING_ROWS = ("msp", "temperature", "mc_dropout", "kfllla", *COMPARED[1:])
+ADDED_ROWS = ("kep_temperature", "kep_mc_dropout", "kep_kfllla")
 
 
 def table(path: str) -> dict[str, Any]:
@@ -180,6 +182,16 @@ TRIALS = {
     "trials50/decay5e-5": "… noise by token, whole KL, weight decay 5·10⁻⁵",
     "trials50/decay1e-4": "… noise by token, whole KL, weight decay 10⁻⁴",
     "trials50/decay3e-4": "… noise by token, whole KL, weight decay 3·10⁻⁴",
+    "trials50/deep": "KEP in both layers: dual, rank 32, initial scale 1, 3 KL / N, η = 0.1",
+}
+# trials on CoLA over ten epochs: dual projection, initial scale 1, η = 0.1
+LIVING = {
+    "last-rank64": "last layer, rank 64, KL / N",
+    "last-rank64-kl10": "last layer, rank 64, 10 KL / N",
+    "both-rank5": "both layers, rank 5, 3 KL / N",
+    "both-rank16": "both layers, rank 16, 3 KL / N",
+    "both-rank32-s0": "both layers, rank 32, 3 KL / N",
+    "both-rank32-s1": "… second seed",
 }
 
 
@@ -193,13 +205,32 @@ def trials() -> str:
         text = (RESULTS / name / "history.jsonl").read_text()
         values = [json.loads(line)["val"] for line in text.splitlines()]
         best = max(values, key=lambda val: val["mcc"])
-        # one trial was stopped before its twentieth epoch
+        # two trials were stopped before their twentieth epoch
         early = values[19] if len(values) >= 20 else None
         after = "–" if early is None else f"{early['mcc']:.3f}, {early['nll']:.3f}"
         least = min(val["nll"] for val in values)
         lines.append(
             f"| {title} | {len(values)} | {after} | {best['mcc']:.3f} | {best['nll']:.3f} "
             f"| {least:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def living() -> str:
+    """What validation data say of KEP layers that keep their noise."""
+    lines = [
+        "| | best MCC | its NLL | least NLL | last NLL | last KL |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, title in LIVING.items():
+        text = (RESULTS / "trials10" / name / "history.jsonl").read_text()
+        entries = [json.loads(line) for line in text.splitlines()]
+        values = [entry["val"] for entry in entries]
+        best = max(values, key=lambda val: val["mcc"])
+        least = min(val["nll"] for val in values)
+        lines.append(
+            f"| {title} | {best['mcc']:.3f} | {best['nll']:.3f} | {least:.3f} "
+            f"| {values[-1]['nll']:.3f} | {entries[-1]['train']['kl']:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -239,6 +270,8 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 
 COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
+COLA_LIVING = "cola-living/tables/table1-cola-small"
+COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
@@ -246,6 +279,7 @@ CIFAR10 = "cifar10/tables/table1-cifar10-small"
 TABLE1 = {
     "CoLA, 50 epochs": COLA,
     "CoLA, 10 epochs": COLA_SMALL,
+    "CoLA, 10 epochs, noise that stays": COLA_LIVING,
     "IMDB, 3 epochs": IMDB,
     "CIFAR-10, 8 epochs": CIFAR10,
 }
@@ -254,6 +288,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
     "cola-defaults": partial(ours, "cola-small/tables/defaults-cola-small"),
     "cola-trials": trials,
+    "cola-living": living,
     "embeddings": embeddings,
     "cola-table1": partial(markdown, COLA),
     "cola-differences": partial(differences, COLA),
@@ -265,6 +300,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-small-table1": partial(ours, COLA_SMALL),
     "cola-small-differences": partial(differences_by_rule, COLA_SMALL, ("kep", "msp")),
     "cola-small-selection": partial(selection, COLA_SMALL, COMPARED),
+    "cola-living-differences": partial(differences_by_rule, COLA_LIVING, ("kep", "msp")),
+    "cola-living-selection": partial(selection, COLA_LIVING, LIVING_ROWS),
+    "cola-living-added": partial(selection, COLA_LIVING_ADDED, ADDED_ROWS),
+    "cola-living-table2": partial(ours, "cola-living/tables/table2-cola-small"),
     "cola-table5": partial(markdown, COLA_PAIRS),
     "cola-table5-differences": partial(differences, COLA_PAIRS),
     "cifar10-table1": partial(markdown, CIFAR10),

@@ -67,7 +67,7 @@ def test_decisions_tell_what_projections_and_clipping_gave() -> None:
     assert f"of {plain:.3f} after four epochs without clipping and {clipped:.3f} with" in text
     dual, plain, clipped = (
         best(run, "accuracy")
-        for run in ("small/imdb", "trials/imdb-landmark", "trials/imdb-landmark-clipped")
+        for run in ("embeddings/imdb-kep-1", "trials/imdb-landmark", "trials/imdb-landmark-clipped")
     )
     assert spaced(f"accuracy of {dual:.1%} on validation data, landmarks {plain:.1%}") in text
     assert spaced(f"and {clipped:.1%} with clipping") in text
@@ -92,7 +92,10 @@ def test_decisions_tell_what_the_projections_gave_on_cifar10() -> None:
         (row,) = (row for row in json.loads(table.read_text())["rows"] if row["key"] == "kep")
         return fmean(best(f"{folder}/runs/{run}", "accuracy") for run in row["runs"])
 
-    on_imdb = best("small/imdb", "accuracy") - best("trials/imdb-landmark-clipped", "accuracy")
+    dual, landmark = (
+        best(run, "accuracy") for run in ("embeddings/imdb-kep-1", "trials/imdb-landmark-clipped")
+    )
+    on_imdb = dual - landmark
     assert round(100 * on_imdb) == 11
     assert round(100 * (mean("cifar10") - mean("cifar10-landmark"))) == 7
     assert "it is eleven and seven points of accuracy ahead" in text

@@ -159,6 +159,61 @@ def test_results_tell_what_ten_epochs_gave() -> None:
     assert f"but AURC {one['aurc']:.2f} against {five['aurc']:.2f}" in TEXT
 
 
+def test_results_tell_what_noise_that_stays_gave() -> None:
+    found = {rule: gains(page.COLA_LIVING + end, "kep", "msp") for rule, end in page.RULES.items()}
+    last = found["last epoch"]
+    assert metrics(last, better=False, sure=False) == {"mcc"}
+    assert metrics(last, better=True, sure=True) == {"ece", "nll"}
+    by_score, by_nll = found["best validation score"], found["best validation NLL"]
+    for rule in (by_score, by_nll):
+        assert sum(better for better, _ in rule.values()) == 5
+    assert metrics(by_score, better=True, sure=True) == {"ece"}
+    assert not any(sure for _, sure in by_nll.values())
+    assert "ahead in all metrics but MCC, in ECE and NLL beyond noise" in TEXT
+    (row,) = (row for row in page.table(page.COLA_LIVING)["rows"] if row["key"] == "kep")
+    for run in row["runs"]:
+        history = RESULTS / "cola-living" / "runs" / run / "history.jsonl"
+        assert 5 < json.loads(history.read_text().splitlines()[-1])["train"]["kl"] < 16
+    assert len(row["runs"]) == 5
+
+
+def test_results_tell_how_near_one_model_with_noise_comes_to_five() -> None:
+    def told(path: str, row: str, names: bool) -> str:
+        found = means(path, row)
+        values = [
+            f"{metric.upper() + ' ' if names else ''}{found[metric]:.2f}"
+            for metric in ("aurc", "nll", "ece")
+        ]
+        return f"{values[0]}, {values[1]} and {values[2]}"
+
+    for end, between in (("-last", " where five softmax models have "), ("-nll", " against ")):
+        one = told(page.COLA_LIVING_ADDED + end, "kep_mc_dropout", True)
+        assert f"{one}{between}{told(page.COLA_LIVING + end, 'deep_ensembles', False)}" in TEXT
+    same_way = told(page.COLA_LIVING + "-last", "mc_dropout", False)
+    assert f"asked the same way has {same_way}" in TEXT
+    laplace = means(page.COLA_LIVING_ADDED + "-last", "kep_kfllla")
+    five = means(page.COLA_LIVING + "-last", "deep_ensembles")
+    assert laplace["nll"] < five["nll"]
+    assert laplace["ece"] < five["ece"]
+    assert (
+        "has NLL {nll:.2f} and ECE {ece:.2f}, both ahead of the five, and AURC {aurc:.2f}".format(
+            **laplace
+        )
+        in TEXT
+    )
+    shares = []
+    for end in page.RULES.values():
+        one = means(page.COLA_LIVING_ADDED + end, "kep_mc_dropout")["aurc"]
+        five = means(page.COLA_LIVING + end, "deep_ensembles")["aurc"]
+        shares.append(100 * (one - five) / five)
+    assert f"by {min(shares):.1f} to {max(shares):.0f} per cent" in TEXT
+    best = [
+        means(page.COLA_LIVING, "deep_ensembles"),
+        means(page.COLA_LIVING_ADDED, "kep_mc_dropout"),
+    ]
+    assert "in AURC ({:.2f} against {:.2f})".format(*(each["aurc"] for each in best)) in TEXT
+
+
 def test_decisions_tell_what_won_on_cola() -> None:
     path = "cola-small/tables/defaults-cola-small"
     rows = {row["key"] for row in page.table(path)["rows"]} - {"msp"}
