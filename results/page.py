@@ -275,6 +275,9 @@ COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
+# the same with token embeddings that begin with a standard deviation of 1
+IMDB_SCALE1 = "imdb-scale1/tables/table1-imdb-small"
+IMDB_SCALE1_FIVE = "imdb-scale1-five/tables/table1-imdb-small"
 CIFAR10 = "cifar10/tables/table1-cifar10-small"
 TABLE1 = {
     "CoLA, 50 epochs": COLA,
@@ -320,9 +323,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "imdb-table1": partial(markdown, IMDB),
     "imdb-differences": partial(differences, IMDB),
     "imdb-counts": partial(counts, IMDB),
-    "imdb-rules": partial(differences_by_rule, IMDB, ("kep", "msp")),
     "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
     "imdb-five": partial(ours, IMDB_FIVE),
+    "imdb-scale1-five": partial(ours, IMDB_SCALE1_FIVE),
+    "imdb-scale1-rules": partial(differences_by_rule, IMDB_SCALE1, ("kep", "msp")),
     "against-softmax": against_softmax,
     "readme": partial(ours, COLA),
 }
