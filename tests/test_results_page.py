@@ -216,11 +216,29 @@ def test_results_tell_how_near_one_model_with_noise_comes_to_five() -> None:
         five = means(page.COLA_LIVING + end, "deep_ensembles")["aurc"]
         shares.append(100 * (one - five) / five)
     assert f"by {min(shares):.1f} to {max(shares):.0f} per cent" in TEXT
-    best = [
-        means(page.COLA_LIVING, "deep_ensembles"),
-        means(page.COLA_LIVING_ADDED, "kep_mc_dropout"),
+    many, one = (
+        told(path, row, False)
+        for path, row in (
+            (page.COLA_LIVING, "deep_ensembles"),
+            (page.COLA_LIVING_ADDED, "kep_mc_dropout"),
+        )
+    )
+    assert f"further ahead in all three ({many} against {one})" in TEXT
+    behind = [
+        means(page.COLA_LIVING_ADDED, "kep_mc_dropout")[metric]
+        / means(page.COLA_LIVING, "deep_ensembles")[metric]
+        for metric in ("nll", "ece", "aurc")
     ]
-    assert "in AURC ({:.2f} against {:.2f})".format(*(each["aurc"] for each in best)) in TEXT
+    shares = "{:.0f}, {:.0f} and {:.0f} %".format(*(100 * (share - 1) for share in behind))
+    assert f"where the five are ahead by {shares}" in TEXT
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"the rule of the table, it is {shares} behind" in readme
+    for end in page.RULES.values():
+        five = means(page.COLA_LIVING + end, "deep_ensembles")
+        for row in page.ADDED_ROWS:
+            assert means(page.COLA_LIVING_ADDED + end, row)["aurc"] > five["aurc"]
+    softmax = means(page.COLA_LIVING + "-last", "kfllla")
+    assert "model with KFLLLA has {nll:.2f}, {ece:.2f} and {aurc:.2f}".format(**softmax) in TEXT
 
 
 def test_decisions_tell_what_won_on_cola() -> None:
@@ -326,10 +344,17 @@ def test_results_tell_what_the_scale_of_embeddings_did_to_ensembles() -> None:
     one, five = means(IMDB, "msp"), means(page.IMDB_SCALE1_FIVE, "deep_ensembles")
     assert one["accuracy"] > five["accuracy"]
     assert one["aurc"] < five["aurc"]
-    noisy = gains(page.IMDB_SCALE1 + "-last", "kep", "msp")
-    assert all(better for better, _ in noisy.values())
-    behind = gains(page.IMDB_SCALE1, "kep", "msp")
-    assert metrics(behind, better=False, sure=True) == set()
+    assert one["nll"] > five["nll"]
+    assert one["ece"] > five["ece"]
+    noisy, small = (
+        means(path, "deep_ensembles")["accuracy"] - means(path, "msp")["accuracy"]
+        for path in (page.IMDB_SCALE1_FIVE, page.IMDB_FIVE)
+    )
+    told = f"five gain {noisy:.1f} points of accuracy over one with it, {small:.1f} without"
+    assert told in TEXT
+    for suffix in page.RULES.values():
+        found = gains(page.IMDB_SCALE1 + suffix, "kep", "msp")
+        assert metrics(found, better=False, sure=True) == set()
 
 
 def test_three_rules_are_one_on_imdb() -> None:

@@ -130,7 +130,7 @@ TABLES = (
         title="KEP-SVGP as a complement to other calibration methods",
         datasets=TEXTS,
         rows=(
-            # the paper has one post-hoc method for each data set; all cost next to nothing
+            # the paper has one post-hoc method for each data set; none of them trains anything
             MSP,
             TEMPERATURE,
             MC_DROPOUT,

@@ -203,7 +203,7 @@ def transformer_imdb(
 ) -> Classifier:
     """The paper's Transformer for IMDB: one layer of width 128 with 8 heads.
 
-    Projection as in `vit_cifar`.
+    Projection as in `vit_cifar`; embeddings begin as in the authors' program, too.
     """
     config = ModelConfig(
         depth=1,
@@ -211,6 +211,7 @@ def transformer_imdb(
         num_heads=8,
         mlp_dim=128,
         embedding_dim=128,
+        embedding_scale=1.0,
         dropout=dropout,
         kep=kep or KepConfig(projection="landmark"),
     )
@@ -231,7 +232,7 @@ def transformer_cola(
     """The paper's Transformer for CoLA: two layers of width 256 with 4 heads.
 
     Token embeddings of width 128 stand beside a learnt mix of a frozen encoder's layers.
-    Projection as in `vit_cifar`.
+    Projection as in `vit_cifar`, embeddings as in `transformer_imdb`.
     """
     config = ModelConfig(
         depth=2,
@@ -239,6 +240,7 @@ def transformer_cola(
         num_heads=4,
         mlp_dim=256,
         embedding_dim=128,
+        embedding_scale=1.0,
         dropout=dropout,
         kep_layers="all" if kep_layers is None else kep_layers,
         kep=kep or KepConfig(rank=5, projection="landmark", num_landmarks=10),

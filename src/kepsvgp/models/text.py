@@ -62,7 +62,7 @@ class TextTransformer(Classifier):
     ) -> None:
         super().__init__(head)
         self.dim = dim
-        # that of nn.Embedding, 1, is noise which tokens of few texts keep to the end
+        # nn.Embedding begins with 1, noise that takes a thousand steps to unlearn
         self.embedding = nn.Embedding.from_pretrained(
             embedding_scale * torch.randn(vocab_size, embedding_dim), freeze=False
         )
