@@ -9,6 +9,7 @@ import pytest
 import torch
 from breaking import CONFIG, assert_same_results, many, run_command
 from torch import nn
+from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, predict
 from kepsvgp.configfile import load_config
@@ -130,6 +131,6 @@ def test_eight_threads_predict_as_one(noise, projection, tried) -> None:
     with ThreadPoolExecutor(8) as pool:
         parallel = list(pool.map(ask, range(jobs)))
     for one, other in zip(serial, parallel, strict=True):
-        assert torch.equal(one[0], other[0])
-        assert torch.equal(one[1], other[1])
+        # another thread may take sums in another order; draws of another call are far away
+        assert_close(one, other, rtol=1e-5, atol=1e-6)
     tried("predictions from 8 threads, equal to the serial ones", jobs)
