@@ -192,7 +192,14 @@ LIVING = {
     "both-rank16": "both layers, rank 16, 3 KL / N",
     "both-rank32-s0": "both layers, rank 32, 3 KL / N",
     "both-rank32-s1": "… second seed",
+    "both-rank32-embeddings0.1": "… first seed, embeddings of scale 0.1",
 }
+
+
+def history(run: str) -> list[dict[str, Any]]:
+    """What a run wrote of each of its epochs."""
+    text = (RESULTS / run / "history.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def trials() -> str:
@@ -202,8 +209,7 @@ def trials() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, title in TRIALS.items():
-        text = (RESULTS / name / "history.jsonl").read_text()
-        values = [json.loads(line)["val"] for line in text.splitlines()]
+        values = [entry["val"] for entry in history(name)]
         best = max(values, key=lambda val: val["mcc"])
         # two trials were stopped before their twentieth epoch
         early = values[19] if len(values) >= 20 else None
@@ -223,8 +229,7 @@ def living() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, title in LIVING.items():
-        text = (RESULTS / "trials10" / name / "history.jsonl").read_text()
-        entries = [json.loads(line) for line in text.splitlines()]
+        entries = history(f"trials10/{name}")
         values = [entry["val"] for entry in entries]
         best = max(values, key=lambda val: val["mcc"])
         least = min(val["nll"] for val in values)
@@ -253,8 +258,7 @@ def embeddings() -> str:
     for name, (title, score) in EMBEDDINGS.items():
         cells = []
         for scale in SCALES:
-            text = (RESULTS / "embeddings" / f"{name}-{scale}" / "history.jsonl").read_text()
-            values = [json.loads(line)["val"] for line in text.splitlines()]
+            values = [entry["val"] for entry in history(f"embeddings/{name}-{scale}")]
             least = min(val["nll"] for val in values)
             best = max(val[score] for val in values)
             cells.append(f"{best:.3f}, {least:.3f}, {values[-1]['nll']:.3f}")

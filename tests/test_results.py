@@ -111,6 +111,19 @@ def test_decisions_tell_how_silent_a_dual_layer_fell() -> None:
     assert f"stays: {imdb['epistemic']:.4f} of {imdb['entropy']:.2f}" in text
 
 
+def test_decisions_tell_what_did_not_help_imdb() -> None:
+    for tried, kept in (
+        ("trials/imdb-softmax-dropout0.3", "embeddings/imdb-softmax-0.1"),
+        ("trials/imdb-kep-rank16", "embeddings/imdb-kep-0.1"),
+    ):
+        least = [
+            min(line["val"]["nll"] for line in read_json_lines(RESULTS / run / "history.jsonl"))
+            for run in (tried, kept)
+        ]
+        assert least[0] > least[1]
+    assert "had a higher NLL there (one seed each" in " ".join(DECISIONS.split())
+
+
 def test_decisions_tell_what_dropout_gave() -> None:
     text = " ".join(DECISIONS.split())
     few, many = (best(f"trials/cola-softmax{run}", "mcc") for run in ("", "-dropout0.3"))
