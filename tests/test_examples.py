@@ -8,8 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from kepsvgp.files import read_json
+from kepsvgp import Prediction
+from kepsvgp.configfile import dump_config, load_config
+from kepsvgp.data import load_benchmark
+from kepsvgp.files import read_json, write_atomic
+from kepsvgp.metrics import all_metrics
+from kepsvgp.runs import RunFolder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -34,6 +40,44 @@ def test_minilm_on_cola_runs_both_arms_once(data_root, tmp_path, monkeypatch, ca
     assert "epoch 1" not in second
     assert second.strip() == first[first.index("| test |") :].strip()
     assert "| kep − softmax |" in second
+
+
+def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, capsys) -> None:
+    script = str(EXAMPLES / "cross_validation.py")
+    limits = ["data.train_limit=80", "data.val_limit=40", "train.epochs=2", "model.depth=1"]
+    settings = load_config("digits-small", limits)
+    write_atomic(tmp_path / "short.toml", dump_config(settings))
+    arms = ["softmax: msp train.lr=0.01", "both: ensemble train.lr=0.01", "KEP: kep"]
+    command = ["cross_validation.py", str(tmp_path / "short.toml"), "--out", str(tmp_path)]
+    command += [part for arm in arms for part in ("--arm", arm)]
+    command += ["--folds", "2", "--seeds", "2"]
+    for only in (["--only", "1"], []):
+        monkeypatch.setattr(sys, "argv", [*command, *only])
+        runpy.run_path(script, run_name="__main__")
+
+    table = capsys.readouterr().out
+    assert "| KEP − softmax |" in table
+    found = read_json(tmp_path / "folds.json")
+    digits = load_benchmark(settings.data)
+    assert sum(found["folds"].values()) == len(digits.train)
+    # the folds by hand: disjoint, all of the training set, and no model saw its own
+    runs = [RunFolder(path) for path in sorted(tmp_path.glob("kep-*-seed1"))]
+    saved = [Prediction.load(run.predictions_file("nll", "kep", "test")) for run in runs]
+    probs = torch.cat([each.probs for each in saved])
+    assert len(probs) == len(digits.train)
+    assert all_metrics(probs, digits.train.labels)["nll"] == pytest.approx(
+        found["rules"]["nll"]["results"]["KEP"]["nll"][1]
+    )
+    sizes = [run.record()["splits"]["sizes"] for run in runs]
+    assert all(each["train"] + each["test"] == len(digits.train) for each in sizes)
+    assert {each["val"] for each in sizes} == {len(digits.val)}
+    # an ensemble is one model, and its difference that of the means
+    last = found["rules"]["last"]
+    one, two = last["results"]["softmax"]["brier"]
+    (both,) = last["results"]["both"]["brier"]
+    difference = last["differences"]["both − softmax"]["brier"]
+    assert difference["difference"] == pytest.approx(both - (one + two) / 2)
+    assert difference["low"] < difference["difference"] < difference["high"]
 
 
 def losses_of(processes: int) -> list[float]:
