@@ -5,10 +5,10 @@
 
 The training set is cut into folds; every model is trained without one of them and predicts it.
 The predictions of all folds together are measured, and the arms compared by a paired bootstrap.
-An arm is a name, a method as in `kepsvgp compare`, and settings of its own. The validation set
-stays what it is, so that what was chosen with it was not chosen on a fold; the test set is not
-looked at. Finished runs are kept and not trained again, and two processes may share the work with
-different folds in --only; at the end, call it without.
+An arm is a name, a method as in `kepsvgp compare`, and settings of its own, among them `seeds=3`
+in place of --seeds. The validation set stays what it is, so that what was chosen with it was not
+chosen on a fold; the test set is not looked at. Finished runs are kept and not trained again, and
+two processes may share the work with different folds in --only; at the end, call it without.
 """
 
 import argparse
@@ -50,6 +50,7 @@ class Arm(NamedTuple):
     name: str
     method: str
     settings: list[str]
+    seeds: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
@@ -58,7 +59,9 @@ class Arm(NamedTuple):
         if not rest.strip():
             raise argparse.ArgumentTypeError(f"wanted 'NAME: METHOD KEY=VALUE …', got {text!r}")
         method, *settings = rest.split()
-        return cls(name.strip(), method, settings)
+        own = [int(setting[6:]) for setting in settings if setting.startswith("seeds=")]
+        settings = [setting for setting in settings if not setting.startswith("seeds=")]
+        return cls(name.strip(), method, settings, *own)
 
     @property
     def is_ensemble(self) -> bool:
@@ -95,7 +98,7 @@ def trained(arm: Arm, fold: Fold, options: argparse.Namespace) -> list[RunFolder
     base = split_name(arm.method)[0] or "msp"
     settings = hashlib.sha256(" ".join(arm.settings).encode()).hexdigest()[:6]
     runs = []
-    for seed in range(options.seeds):
+    for seed in range(arm.seeds or options.seeds):
         folder = options.out / f"{base}-{settings}-fold{fold.number}-seed{seed}"
         print(f"{arm.name}: fold {fold.number}, seed {seed}", flush=True)
         config = load_config(options.config, [*arm.settings, f"method={base}", f"seed={seed}"])
@@ -116,10 +119,21 @@ def held_out(arm: Arm, fold: Fold, runs: list[RunFolder], checkpoint: Checkpoint
     return torch.stack(predictions)
 
 
+def shares(labels: Tensor, num_classes: int) -> list[float]:
+    """How often each class occurs."""
+    return (labels.flatten().bincount(minlength=num_classes) / labels.numel()).tolist()
+
+
 def compared(probs: dict[str, Tensor], labels: Tensor) -> dict[str, Any]:
-    """The metrics of every arm, a number for each of its models, and all differences."""
+    """The metrics of every arm, a number for each of its models, and all differences.
+
+    `predicted` is how often each class is called the most probable one, over all models.
+    """
     measured = {arm: [all_metrics(each, labels) for each in given] for arm, given in probs.items()}
     return {
+        "predicted": {
+            arm: shares(given.argmax(dim=-1), given.shape[-1]) for arm, given in probs.items()
+        },
         "results": {
             arm: {name: [each[name] for each in found] for name in COLUMNS}
             for arm, found in measured.items()
@@ -178,7 +192,7 @@ def main() -> None:
         "config": options.config,
         "arms": {arm.name: [arm.method, *arm.settings] for arm in options.arm},
         "folds": {fold.number: len(fold.benchmark.test) for fold in folds},
-        "seeds": options.seeds,
+        "labels": shares(labels, len(folds[0].benchmark.classes)),
         "versions": library_versions(),
         "last kl": {
             name: [run.history()[-1]["train"]["kl"] for each in parts for run in each]

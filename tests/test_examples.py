@@ -47,7 +47,8 @@ def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, ca
     limits = ["data.train_limit=80", "data.val_limit=40", "train.epochs=2", "model.depth=1"]
     settings = load_config("digits-small", limits)
     write_atomic(tmp_path / "short.toml", dump_config(settings))
-    arms = ["softmax: msp train.lr=0.01", "both: ensemble train.lr=0.01", "KEP: kep"]
+    arms = ["softmax: msp train.lr=0.01", "both: ensemble train.lr=0.01", "KEP: kep", "one: kep"]
+    arms[-1] += " seeds=1"
     command = ["cross_validation.py", str(tmp_path / "short.toml"), "--out", str(tmp_path)]
     command += [part for arm in arms for part in ("--arm", arm)]
     command += ["--folds", "2", "--seeds", "2"]
@@ -78,6 +79,9 @@ def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, ca
     difference = last["differences"]["both − softmax"]["brier"]
     assert difference["difference"] == pytest.approx(both - (one + two) / 2)
     assert difference["low"] < difference["difference"] < difference["high"]
+    assert last["results"]["one"]["nll"] == last["results"]["KEP"]["nll"][:1]
+    assert sum(last["predicted"]["both"]) == pytest.approx(1)
+    assert found["labels"] == pytest.approx((digits.train.labels.bincount() / 80).tolist())
 
 
 def losses_of(processes: int) -> list[float]:
