@@ -4,7 +4,8 @@
         --arm "softmax: msp" --arm "KEP-SVGP: kep" --arm "five softmax models: ensemble"
 
 The training set is cut into folds; every model is trained without one of them and predicts it.
-The predictions of all folds together are measured, and the arms compared by a paired bootstrap.
+The predictions of all folds together are measured, and the arms compared with the first one, or
+with those in --against, by a paired bootstrap.
 An arm is a name, a method as in `kepsvgp compare`, and settings of its own, among them `seeds=3`
 in place of --seeds. The validation set stays what it is, so that what was chosen with it was not
 chosen on a fold; the test set is not looked at. Finished runs are kept and not trained again, and
@@ -13,8 +14,8 @@ two processes may share the work with different folds in --only; at the end, cal
 
 import argparse
 import hashlib
+import sys
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from kepsvgp.baselines.methods import get_method, result_name, split_name, train
 from kepsvgp.configfile import load_config
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.denormals import flushed_denormals
+from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate
 from kepsvgp.files import write_json
 from kepsvgp.metrics import all_metrics, paired_bootstrap
@@ -124,8 +126,8 @@ def shares(labels: Tensor, num_classes: int) -> list[float]:
     return (labels.flatten().bincount(minlength=num_classes) / labels.numel()).tolist()
 
 
-def compared(probs: dict[str, Tensor], labels: Tensor) -> dict[str, Any]:
-    """The metrics of every arm, a number for each of its models, and all differences.
+def compared(probs: dict[str, Tensor], labels: Tensor, against: list[str]) -> dict[str, Any]:
+    """The metrics of every arm, a number for each of its models, and differences with intervals.
 
     `predicted` is how often each class is called the most probable one, over all models.
     """
@@ -139,13 +141,15 @@ def compared(probs: dict[str, Tensor], labels: Tensor) -> dict[str, Any]:
             for arm, found in measured.items()
         },
         "differences": {
-            f"{one} − {other}": {
+            f"{arm} − {other}": {
                 name: interval._asdict()
                 for name, interval in paired_bootstrap(
-                    probs[one], probs[other], labels, metrics=tuple(COLUMNS)
+                    probs[arm], probs[other], labels, metrics=tuple(COLUMNS)
                 ).items()
             }
-            for other, one in combinations(probs, 2)
+            for other in against
+            for arm in probs
+            if arm != other
         },
     }
 
@@ -174,7 +178,15 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--only", type=int, nargs="+", help="of the folds, these, by number")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--against", nargs="+", metavar="NAME", help="the first arm by default")
     options = parser.parse_args()
+    against = options.against or [options.arm[0].name]
+    if unknown := set(against) - {arm.name for arm in options.arm}:
+        parser.error(f"--against must name arms; got {', '.join(sorted(unknown))}")
+    if options.folds < 2:
+        parser.error(f"--folds must be at least 2; got {options.folds}")
+    if any(setting.startswith("data.") for arm in options.arm for setting in arm.settings):
+        parser.error("arms must share their data; put data.* into a configuration of your own")
     rules: dict[str, Any] = {}
     with flushed_denormals():
         folds = cut(load_benchmark(load_config(options.config, []).data), options.folds)
@@ -186,7 +198,7 @@ def main() -> None:
             for arm in options.arm:
                 pairs = zip(folds, runs[arm.name], strict=True)
                 probs[arm.name] = torch.cat([held_out(arm, *pair, rule) for pair in pairs], dim=1)
-            rules[rule] = compared(probs, labels)
+            rules[rule] = compared(probs, labels, against)
             show(rule, rules[rule])
     record = {
         "config": options.config,
@@ -205,4 +217,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))
