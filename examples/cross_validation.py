@@ -1,15 +1,18 @@
 """Compares methods on the training examples in turn, where a small test set cannot decide.
 
-    python examples/cross_validation.py cola-small --out runs/folds --seeds 5 \\
-        --arm "softmax: msp" --arm "KEP-SVGP: kep" --arm "five softmax models: ensemble"
+    python examples/cross_validation.py digits-small --out runs/folds --seeds 3 \\
+        --arm "softmax: msp" --arm "KEP-SVGP: kep" --arm "three softmax models: ensemble"
 
-The training set is cut into folds; every model is trained without one of them and predicts it.
-The predictions of all folds together are measured, and the arms compared with the first one, or
-with those in --against, by a paired bootstrap.
-An arm is a name, a method as in `kepsvgp compare`, and settings of its own, among them `seeds=3`
-in place of --seeds. The validation set stays what it is, so that what was chosen with it was not
-chosen on a fold; the test set is not looked at. Finished runs are kept and not trained again, and
-two processes may share the work with different folds in --only; at the end, call it without.
+The training set is cut into folds; every model is trained without one of them and measured on it.
+Means over the folds are compared with those of the first arm, or of those in --against, by a
+paired bootstrap that resamples each fold. An arm is a name, a method as in `kepsvgp compare`, and
+settings of its own, among them `seeds=1` in place of --seeds. The validation set stays what it
+is, so that what was chosen with it was not chosen on a fold; the test set is not looked at.
+Finished runs are kept and not trained again, and two processes may share the work with different
+folds in --only; at the end, call it without.
+
+A setting that stands for the size of the training set, such as the objective.kl_weight of CoLA's
+profiles, must be that of the folds' models: `--arm "KEP-SVGP: kep objective.kl_weight=6157"`.
 """
 
 import argparse
@@ -23,12 +26,18 @@ import torch
 from torch import Tensor
 
 from kepsvgp import Prediction
-from kepsvgp.baselines.methods import get_method, result_name, split_name, train_method
+from kepsvgp.baselines.methods import (
+    check_installed,
+    get_method,
+    result_name,
+    split_name,
+    train_method,
+)
 from kepsvgp.configfile import load_config
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.denormals import flushed_denormals
 from kepsvgp.errors import UserError
-from kepsvgp.evaluation import evaluate
+from kepsvgp.evaluation import default_device, evaluate
 from kepsvgp.files import write_json
 from kepsvgp.metrics import all_metrics, paired_bootstrap
 from kepsvgp.runs import CHECKPOINTS, Checkpoint, RunFolder, library_versions
@@ -46,24 +55,42 @@ COLUMNS = {
 }
 
 
+# sections of the configuration, and settings, that an arm cannot have of its own
+SHARED = ("data", "method", "seed")
+
+
 class Arm(NamedTuple):
     """One side of the comparison."""
 
     name: str
     method: str
     settings: list[str]
-    seeds: int | None = None
+    seeds: int
 
     @classmethod
-    def parse(cls, text: str) -> "Arm":
-        """From `name: method key=value …`."""
+    def parse(cls, text: str, config: str, seeds: int) -> "Arm":
+        """From `name: method key=value …`; what is wrong with it is told before any training."""
         name, _, rest = text.partition(":")
         if not rest.strip():
-            raise argparse.ArgumentTypeError(f"wanted 'NAME: METHOD KEY=VALUE …', got {text!r}")
-        method, *settings = rest.split()
-        own = [int(setting[6:]) for setting in settings if setting.startswith("seeds=")]
-        settings = [setting for setting in settings if not setting.startswith("seeds=")]
-        return cls(name.strip(), method, settings, *own)
+            raise UserError(f"--arm must be 'NAME: METHOD KEY=VALUE …'; got {text!r}.")
+        method, *given = rest.split()
+        own = [setting for setting in given if setting.startswith("seeds=")]
+        arm = cls(
+            name.strip(),
+            method,
+            [setting for setting in given if setting not in own],
+            int(own[-1].removeprefix("seeds=")) if own else seeds,
+        )
+        check_installed(method)
+        load_config(config, arm.settings)
+        shared = [s for s in arm.settings if s.split("=")[0].split(".")[0] in SHARED]
+        if shared:
+            raise UserError(
+                f"arms must share their {', '.join(SHARED)}; {arm.name} has {shared[0]}."
+            )
+        if arm.seeds < 1 + arm.is_ensemble:
+            raise UserError(f"{arm.name} must have {1 + arm.is_ensemble} seeds or more.")
+        return arm
 
     @property
     def is_ensemble(self) -> bool:
@@ -75,6 +102,10 @@ class Arm(NamedTuple):
         """The name that its results have in a run."""
         base, posthoc = split_name(self.method)
         return result_name(base or "msp", posthoc)
+
+
+# for every arm and fold, (seed, example, class)
+Probs = dict[str, list[Tensor]]
 
 
 class Fold(NamedTuple):
@@ -96,11 +127,11 @@ def cut(benchmark: Benchmark, count: int) -> list[Fold]:
 
 
 def trained(arm: Arm, fold: Fold, options: argparse.Namespace) -> list[RunFolder]:
-    """A run for each seed, shared with the arms that differ only in what comes after training."""
+    """A run for each seed, shared with the arms of the same trained method and settings."""
     base = split_name(arm.method)[0] or "msp"
     settings = hashlib.sha256(" ".join(arm.settings).encode()).hexdigest()[:6]
     runs = []
-    for seed in range(arm.seeds or options.seeds):
+    for seed in range(arm.seeds):
         folder = options.out / f"{base}-{settings}-fold{fold.number}-seed{seed}"
         print(f"{arm.name}: fold {fold.number}, seed {seed}", flush=True)
         config = load_config(options.config, [*arm.settings, f"method={base}", f"seed={seed}"])
@@ -113,8 +144,12 @@ def held_out(arm: Arm, fold: Fold, runs: list[RunFolder], checkpoint: Checkpoint
     predictions = []
     for run, *members in [runs] if arm.is_ensemble else [[run] for run in runs]:
         file = run.predictions_file(checkpoint, arm.result, "test")
-        if not file.exists() or members:
-            method = get_method(arm.method, run, fold.benchmark, checkpoint, members=members)
+        # an ensemble may be of other members than before
+        if not file.exists() or arm.is_ensemble:
+            method = get_method(
+                arm.method, run, fold.benchmark, checkpoint, members=members,
+                device=default_device(),
+            )  # fmt: skip
             about = {"method": arm.result, "checkpoint": checkpoint, "splits": ["test"]}
             evaluate(run, fold.benchmark, method, **about)
         predictions.append(Prediction.load(file, run=run.identity()).probs)
@@ -126,15 +161,26 @@ def shares(labels: Tensor, num_classes: int) -> list[float]:
     return (labels.flatten().bincount(minlength=num_classes) / labels.numel()).tolist()
 
 
-def compared(probs: dict[str, Tensor], labels: Tensor, against: list[str]) -> dict[str, Any]:
+def compared(probs: Probs, labels: list[Tensor], against: list[str]) -> dict[str, Any]:
     """The metrics of every arm, a number for each of its models, and differences with intervals.
 
-    `predicted` is how often each class is called the most probable one, over all models.
+    Each is the mean over the folds, by their size: confidences of different models cannot be
+    ranked together. `predicted` is how often each class is called the most probable one.
     """
-    measured = {arm: [all_metrics(each, labels) for each in given] for arm, given in probs.items()}
+    whole = {arm: torch.cat(parts, dim=1) for arm, parts in probs.items()}
+    sizes = [len(part) for part in labels]
+
+    def means(parts: list[Tensor], seed: int) -> dict[str, float]:
+        found = [all_metrics(p[seed], y) for p, y in zip(parts, labels, strict=True)]
+        weighed = list(zip(sizes, found, strict=True))
+        return {k: sum(n * each[k] for n, each in weighed) / sum(sizes) for k in COLUMNS}
+
+    measured = {
+        arm: [means(parts, seed) for seed in range(len(parts[0]))] for arm, parts in probs.items()
+    }
     return {
         "predicted": {
-            arm: shares(given.argmax(dim=-1), given.shape[-1]) for arm, given in probs.items()
+            arm: shares(given.argmax(dim=-1), given.shape[-1]) for arm, given in whole.items()
         },
         "results": {
             arm: {name: [each[name] for each in found] for name in COLUMNS}
@@ -144,7 +190,7 @@ def compared(probs: dict[str, Tensor], labels: Tensor, against: list[str]) -> di
             f"{arm} − {other}": {
                 name: interval._asdict()
                 for name, interval in paired_bootstrap(
-                    probs[arm], probs[other], labels, metrics=tuple(COLUMNS)
+                    whole[arm], whole[other], torch.cat(labels), parts=sizes, metrics=list(COLUMNS)
                 ).items()
             }
             for other in against
@@ -173,38 +219,38 @@ def show(rule: str, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Methods compared on held-out training examples.")
     parser.add_argument("config", help="a TOML file, or the name of a shipped one")
-    parser.add_argument("--arm", action="append", required=True, type=Arm.parse)
+    parser.add_argument("--arm", action="append", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--only", type=int, nargs="+", help="of the folds, these, by number")
+    parser.add_argument("--only", type=int, nargs="+", help="of the folds, these, counted from 0")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--against", nargs="+", metavar="NAME", help="the first arm by default")
     options = parser.parse_args()
-    against = options.against or [options.arm[0].name]
-    if unknown := set(against) - {arm.name for arm in options.arm}:
-        parser.error(f"--against must name arms; got {', '.join(sorted(unknown))}")
-    if options.folds < 2:
-        parser.error(f"--folds must be at least 2; got {options.folds}")
-    if any(setting.startswith("data.") for arm in options.arm for setting in arm.settings):
-        parser.error("arms must share their data; put data.* into a configuration of your own")
+    arms = [Arm.parse(text, options.config, options.seeds) for text in options.arm]
+    names = [arm.name for arm in arms]
+    against = options.against or names[:1]
+    if len(set(names)) < len(names) or not set(against) <= set(names):
+        raise UserError("arms must have names of their own, and --against must be among them.")
+    if options.folds < 2 or not set(options.only or ()) <= set(range(options.folds)):
+        raise UserError(f"--folds must be 2 or more, and --only below it; got {options.folds}.")
     rules: dict[str, Any] = {}
     with flushed_denormals():
         folds = cut(load_benchmark(load_config(options.config, []).data), options.folds)
         folds = [fold for fold in folds if fold.number in (options.only or range(options.folds))]
-        runs = {arm.name: [trained(arm, fold, options) for fold in folds] for arm in options.arm}
-        labels = torch.cat([fold.benchmark.test.labels for fold in folds])
+        runs = {arm.name: [trained(arm, fold, options) for fold in folds] for arm in arms}
+        labels = [fold.benchmark.test.labels for fold in folds]
         for rule in CHECKPOINTS:
-            probs = {}
-            for arm in options.arm:
+            probs: Probs = {}
+            for arm in arms:
                 pairs = zip(folds, runs[arm.name], strict=True)
-                probs[arm.name] = torch.cat([held_out(arm, *pair, rule) for pair in pairs], dim=1)
+                probs[arm.name] = [held_out(arm, *pair, rule) for pair in pairs]
             rules[rule] = compared(probs, labels, against)
             show(rule, rules[rule])
     record = {
         "config": options.config,
-        "arms": {arm.name: [arm.method, *arm.settings] for arm in options.arm},
+        "arms": [arm._asdict() for arm in arms],
         "folds": {fold.number: len(fold.benchmark.test) for fold in folds},
-        "labels": shares(labels, len(folds[0].benchmark.classes)),
+        "labels": shares(torch.cat(labels), len(folds[0].benchmark.classes)),
         "versions": library_versions(),
         "last kl": {
             name: [run.history()[-1]["train"]["kl"] for each in parts for run in each]

@@ -8,6 +8,7 @@ name. A test fails when a page says anything else.
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", 
 RULES = {"best validation score": "", "best validation NLL": "-nll", "last epoch": "-last"}
 COMPARED = ("msp", "kep", "deep_ensembles", "kep_ensembles")
 LIVING_ROWS = ("msp", "temperature", "mc_dropout", "kfllla", *COMPARED[1:])
+ENDS = ("difference", "low", "high")
 ADDED_ROWS = ("kep_temperature", "kep_mc_dropout", "kep_kfllla")
 
 
@@ -52,10 +54,7 @@ def counts(path: str) -> str:
 
 
 def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
-    """The rows that the paper compares: their difference in each metric, with its interval.
-
-    Bold where the interval has no zero in it.
-    """
+    """The rows that the paper compares: their difference in each metric, with its interval."""
     found = table(path)
     scales = {column["key"]: column["scale"] for column in found["columns"]}
     pairs: dict[tuple[str, str], dict[str, str]] = {}
@@ -64,16 +63,20 @@ def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
         ours, scale = claim["ours"], scales[claim["column"]]
         if ours is None:
             continue
-        ends = [ours[name] * scale for name in ("difference", "low", "high")]
+        ends = [ours[name] * scale for name in ENDS]
         # a pair is told in one order, whichever side the paper's numbers put first
         if pair[::-1] in pairs or not pair[0].startswith("kep"):
             pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
-        middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
-        # an interval is not broken over lines
-        text = f"{middle} [{low},\N{NO-BREAK SPACE}{high}]"
-        certain = ends[1] > 0 or ends[2] < 0
-        pairs.setdefault(pair, {})[claim["column"]] = f"**{text}**" if certain else text
+        pairs.setdefault(pair, {})[claim["column"]] = interval_text(ends)
     return pairs
+
+
+def interval_text(ends: list[float]) -> str:
+    """A difference with its interval, bold where that has no zero in it."""
+    middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
+    # an interval is not broken over lines
+    text = f"{middle} [{low},\N{NO-BREAK SPACE}{high}]"
+    return f"**{text}**" if ends[1] > 0 or ends[2] < 0 else text
 
 
 def differences(path: str) -> str:
@@ -99,16 +102,34 @@ def differences_by_rule(path: str, pair: tuple[str, str]) -> str:
 
 def against_softmax() -> str:
     """KEP-SVGP − MSP on every data set, and in how many seeds KEP-SVGP is ahead."""
-    lines, columns = {}, []
+    first, *columns = table(COLA)["columns"]
+    lines = {}
     for title, path in TABLE1.items():
-        first, *columns = table(path)["columns"]
-        ahead = seeds_ahead(path)
+        if path == COLA_FOLDS:
+            score, found, ahead = first["key"], *folds_against_softmax()
+        else:
+            score, found = table(path)["columns"][0]["key"], compared(path)["kep", "msp"]
+            ahead = seeds_ahead(path)
         cells = {
             key: f"{text.replace(' [', '<br>[')}<br>{sum(ahead[key])} of {len(ahead[key])}"
-            for key, text in compared(path)["kep", "msp"].items()
+            for key, text in found.items()
         }
-        lines[title] = cells | {"score": cells[first["key"]]}
+        lines[title] = cells | {"score": cells[score]}
     return _lines([{"key": "score", "title": "ACC or MCC ↑"}, *columns], lines)
+
+
+def folds_against_softmax() -> tuple[dict[str, str], dict[str, list[bool]]]:
+    """The same of held-out folds: differences, and whether KEP-SVGP is ahead, seed by seed."""
+    found = fold_rule(COLA_FOLDS, "best validation score")
+    kep, msp = (found["results"][arm] for arm in ("KEP-SVGP", "MSP"))
+    ahead = {
+        column["key"]: [
+            _sign(column) * ours > _sign(column) * theirs
+            for ours, theirs in zip(kep[column["key"]], msp[column["key"]], strict=False)
+        ]
+        for column in fold_columns()
+    }
+    return fold_cells(found["differences"]["KEP-SVGP − MSP"]), ahead
 
 
 def seeds_ahead(path: str, rule: str = "score") -> dict[str, list[bool]]:
@@ -240,6 +261,58 @@ def living() -> str:
     return "\n".join(lines) + "\n"
 
 
+def fold_columns() -> list[dict[str, Any]]:
+    """Those of CoLA's tables, after the accuracy."""
+    return [{"key": "accuracy", "title": "ACC ↑", "scale": 100}, *table(COLA)["columns"]]
+
+
+def fold_rule(path: str, rule: str) -> dict[str, Any]:
+    """What folds say under a rule that chooses the weights."""
+    return table(path)["rules"][RULES[rule].removeprefix("-") or "score"]
+
+
+def folds(path: str, *rules: str) -> str:
+    """What held-out folds of the training set say of every arm, under each of the rules."""
+    columns = fold_columns()
+    lines = [
+        "| weights of the | method | "
+        + " | ".join(column["title"] for column in columns)
+        + " | called unacceptable |",
+        "| --- | --- |" + " ---: |" * (len(columns) + 1),
+    ]
+    for rule in rules:
+        measured = fold_rule(path, rule)
+        for arm in (arm["name"] for arm in table(path)["arms"]):
+            values = measured["results"][arm]
+            cells = [
+                f"{statistics.fmean(values[column['key']]) * column['scale']:.2f}"
+                for column in columns
+            ]
+            called = f"{100 * measured['predicted'][arm][0]:.1f} %"
+            lines.append(f"| {rule} | {arm} | {' | '.join(cells)} | {called} |")
+    return "\n".join(lines) + "\n"
+
+
+def fold_differences(path: str, *pairs: str) -> str:
+    """Some pairs of arms under each rule, with intervals."""
+    lines = {
+        f"{pair}, {rule}": fold_cells(fold_rule(path, rule)["differences"][pair])
+        for pair in pairs
+        for rule in RULES
+    }
+    return _lines(fold_columns(), lines)
+
+
+def fold_cells(intervals: dict[str, dict[str, float]]) -> dict[str, str]:
+    """One pair of arms in every metric."""
+    return {
+        column["key"]: interval_text(
+            [intervals[column["key"]][end] * column["scale"] for end in ENDS]
+        )
+        for column in fold_columns()
+    }
+
+
 EMBEDDINGS = {
     "imdb-softmax": ("IMDB, softmax", "accuracy"),
     "imdb-kep": ("IMDB, KEP-SVGP", "accuracy"),
@@ -276,6 +349,8 @@ COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
 COLA_LIVING = "cola-living/tables/table1-cola-small"
 COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
+COLA_FOLDS = "cola-folds/folds"
+FOLD_PAIRS = ("KEP-SVGP − MSP", "KEP-SVGP + MC Dropout − Deep Ensembles")
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
@@ -311,6 +386,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-living-selection": partial(selection, COLA_LIVING, LIVING_ROWS),
     "cola-living-added": partial(selection, COLA_LIVING_ADDED, ADDED_ROWS),
     "cola-living-table2": partial(ours, "cola-living/tables/table2-cola-small"),
+    "cola-folds": partial(folds, COLA_FOLDS, *RULES),
+    "cola-folds-differences": partial(fold_differences, COLA_FOLDS, *FOLD_PAIRS),
+    "cola-screen": partial(folds, "cola-folds/screen", *list(RULES)[::2]),
     "cola-table5": partial(markdown, COLA_PAIRS),
     "cola-table5-differences": partial(differences, COLA_PAIRS),
     "cifar10-table1": partial(markdown, CIFAR10),

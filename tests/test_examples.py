@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from kepsvgp import Prediction
 from kepsvgp.configfile import dump_config, load_config
@@ -59,16 +58,17 @@ def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, ca
     table = capsys.readouterr().out
     assert "| KEP − softmax |" in table
     found = read_json(tmp_path / "folds.json")
+    assert [arm["seeds"] for arm in found["arms"]] == [2, 2, 2, 1]
     digits = load_benchmark(settings.data)
     assert sum(found["folds"].values()) == len(digits.train)
     # the folds by hand: disjoint, all of the training set, and no model saw its own
     runs = [RunFolder(path) for path in sorted(tmp_path.glob("kep-*-seed1"))]
     saved = [Prediction.load(run.predictions_file("nll", "kep", "test")) for run in runs]
-    probs = torch.cat([each.probs for each in saved])
-    assert len(probs) == len(digits.train)
-    assert all_metrics(probs, digits.train.labels)["nll"] == pytest.approx(
-        found["rules"]["nll"]["results"]["KEP"]["nll"][1]
-    )
+    assert sum(map(len, saved)) == len(digits.train)
+    parts = zip(saved, digits.train.labels.split(40), strict=True)
+    by_hand = [all_metrics(each.probs, labels) for each, labels in parts]
+    for name, values in found["rules"]["nll"]["results"]["KEP"].items():
+        assert values[1] == pytest.approx(sum(each[name] for each in by_hand) / 2)
     sizes = [run.record()["splits"]["sizes"] for run in runs]
     assert all(each["train"] + each["test"] == len(digits.train) for each in sizes)
     assert {each["val"] for each in sizes} == {len(digits.val)}
@@ -82,6 +82,29 @@ def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, ca
     assert last["results"]["one"]["nll"] == last["results"]["KEP"]["nll"][:1]
     assert sum(last["predicted"]["both"]) == pytest.approx(1)
     assert found["labels"] == pytest.approx((digits.train.labels.bincount() / 80).tolist())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--arm", "softmax"], "must be 'NAME: METHOD KEY=VALUE …'"),
+        (["--arm", "softmax: mpp"], "a method must be one of"),
+        (["--arm", "softmax: msp model.depht=3"], "depht"),
+        (["--arm", "softmax: msp seed=3"], "must share their data, method, seed"),
+        (["--arm", "softmax: msp data.seed=3"], "must share their data, method, seed"),
+        (["--arm", "all: ensemble"], "all must have 2 seeds or more"),
+        (["--arm", "softmax: msp seeds=0"], "softmax must have 1 seeds or more"),
+        (["--arm", "one: msp", "--arm", "one: kep"], "names of their own"),
+        (["--arm", "one: msp", "--against", "two"], "must be among them"),
+        (["--arm", "one: msp", "--only", "5"], "--only below it; got 5"),
+    ],
+)
+def test_cross_validation_refuses_before_it_trains(arguments, told, tmp_path, monkeypatch) -> None:
+    command = ["cross_validation.py", "digits-small", "--out", str(tmp_path), *arguments]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit, match=re.escape(told)):
+        runpy.run_path(str(EXAMPLES / "cross_validation.py"), run_name="__main__")
+    assert not list(tmp_path.iterdir())
 
 
 def losses_of(processes: int) -> list[float]:

@@ -241,6 +241,44 @@ def test_results_tell_how_near_one_model_with_noise_comes_to_five() -> None:
     assert "model with KFLLLA has {nll:.2f}, {ece:.2f} and {aurc:.2f}".format(**softmax) in TEXT
 
 
+def test_decisions_tell_what_boldness_costs() -> None:
+    decisions = " ".join((ROOT / "docs" / "decisions.md").read_text().split())
+    told = "those that call more than a fifth of the sentences unacceptable have the higher MCC"
+    assert f"{told} and an ECE above 9, the others an ECE below 8" in decisions
+    screen = page.table("cola-folds/screen")
+    assert sum(screen["folds"].values()) == 3079
+    assert "3,079 sentences, with one seed" in decisions
+    assert round(10 * screen["labels"][0]) == 3
+    for rule in ("score", "last"):
+        found = screen["rules"][rule]
+        bold, calm = {}, {}
+        for arm, (values, called) in {
+            arm: (values, found["predicted"][arm][0]) for arm, values in found["results"].items()
+        }.items():
+            side = bold if called > 0.2 else calm
+            side[arm] = values["mcc"][0], values["ece"][0]
+        del bold["… learning rate 0.002"]
+        assert min(mcc for mcc, _ in bold.values()) > max(mcc for mcc, _ in calm.values())
+        assert min(ece for _, ece in bold.values()) > 0.09
+        assert max(ece for _, ece in calm.values()) < 0.08
+        softmax = found["results"]["softmax"]
+        last, lr = (
+            found["results"][f"… {name}"]
+            for name in ("in the last layer alone", "learning rate 0.002")
+        )
+        assert 0 < softmax["mcc"][0] - last["mcc"][0] < 0.02
+        assert last["ece"] > softmax["ece"]
+        assert lr["mcc"] < softmax["mcc"]
+        longer = page.table("cola-folds/screen25")["rules"][rule]["differences"]
+        (longer,) = longer.values()
+        assert longer["ece"]["high"] < 0
+        assert longer["nll"]["high"] < 0
+        assert (longer["aurc"]["difference"] < 0) == (rule == "score")
+        assert longer["mcc"]["difference"] < 0
+    half = screen["rules"]["score"]["differences"]["softmax, dropout 0.5 − softmax"]
+    assert half["aurc"]["high"] < 0
+
+
 def test_decisions_tell_what_won_on_cola() -> None:
     path = "cola-small/tables/defaults-cola-small"
     rows = {row["key"] for row in page.table(path)["rows"]} - {"msp"}

@@ -37,6 +37,39 @@ def test_bootstrap_difference_is_that_of_all_metrics(case) -> None:
         assert interval.low <= interval.high
 
 
+def test_bootstrap_of_parts_measures_and_resamples_each_by_itself(case) -> None:
+    a, b, labels = case
+    sizes = (40, 20)
+    found = metrics.paired_bootstrap(a, b, labels, parts=sizes, num_resamples=50)
+    for name, interval in found.items():
+        expected = 0.0
+        for rows in (slice(0, 40), slice(40, 60)):
+            ours, theirs = (metrics.all_metrics(side[rows], labels[rows]) for side in (a, b))
+            expected += len(labels[rows]) / SIZE * (ours[name] - theirs[name])
+        assert interval.difference == pytest.approx(expected, abs=1e-12)
+    # means over examples do not care, orders do
+    whole = metrics.paired_bootstrap(a, b, labels, num_resamples=50)
+    assert found["nll"].difference == pytest.approx(whole["nll"].difference)
+    assert found["aurc"].difference != pytest.approx(whole["aurc"].difference)
+    # a part keeps its size: where each part is all A's or all B's, nothing is left to chance
+    right = torch.tensor([[1.0, 0, 0, 0]]).expand(SIZE, -1)
+    wrong, zeros = right.flip(-1), torch.zeros(SIZE).long()
+    mixed = torch.cat([right[:40], wrong[40:]])
+    for parts, (low, high) in {sizes: (-1 / 3, -1 / 3), None: (-0.45, -0.21)}.items():
+        accuracy = metrics.paired_bootstrap(
+            mixed, right, zeros, metrics=["accuracy"], parts=parts, num_resamples=200
+        )["accuracy"]
+        assert accuracy.difference == pytest.approx(-1 / 3)
+        assert accuracy.low == pytest.approx(low, abs=0.04)
+        assert accuracy.high == pytest.approx(high, abs=0.04)
+
+
+@pytest.mark.parametrize("parts", [(), (60, 0), (30, 20)])
+def test_bootstrap_refuses_parts_that_are_not_all_examples(case, parts) -> None:
+    with pytest.raises(UserError, match="add up to 60"):
+        metrics.paired_bootstrap(*case, parts=parts)
+
+
 def test_weighted_metrics_equal_metrics_of_repeated_examples(case, generator) -> None:
     probs, _, labels = case
     weights = torch.randint(3, (5, SIZE), generator=generator).double()

@@ -10,6 +10,7 @@ except for those that are given: predictions with a leading axis of runs count w
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -48,15 +49,18 @@ def paired_bootstrap(
     labels: Integer[Array, " example"],
     *,
     metrics: Sequence[str] = METRICS,
+    parts: Sequence[int] | None = None,
     num_resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
     """Interval of metric(A) − metric(B) for each metric, with the conventions of `all_metrics`.
 
-    With a leading axis of runs, the metric of a method is the mean over its runs. Resamples
-    in which a metric is undefined are left out; if it is undefined for the examples themselves
-    the interval is NaN, with one warning for all.
+    With a leading axis of runs, the metric of a method is the mean over its runs. With the sizes
+    of `parts`, such as the folds of a cross-validation, whose models' confidences cannot be
+    ranked together, each part is measured and resampled by itself, and the metric is the mean
+    over the parts, weighted by size. Resamples in which a metric is undefined are left out; if it
+    is undefined for the examples themselves the interval is NaN, with one warning for all.
 
     References:
         Efron and Tibshirani, 1993, An introduction to the bootstrap, section 13.3.
@@ -64,8 +68,19 @@ def paired_bootstrap(
     unknown = [name for name in metrics if name not in METRICS]
     if unknown:
         raise UserError(f"metrics must be among {', '.join(METRICS)}; got {', '.join(unknown)}.")
-    sides = [_statistic(probs, labels, metrics) for probs in (probs_a, probs_b)]
-    return _intervals(sides, (len(labels),), num_resamples, level, seed)
+    sizes = (len(labels),) if parts is None else tuple(parts)
+    if sum(sizes) != len(labels) or min(sizes, default=0) < 1:
+        raise UserError(
+            f"parts must be sizes of one example or more that add up to {len(labels)}; got {sizes}."
+        )
+    sides = []
+    for probs in (probs_a, probs_b):
+        statistics = [
+            _statistic(as_tensor(probs)[..., start:end, :], as_tensor(labels)[start:end], metrics)
+            for start, end in pairwise(accumulate(sizes, initial=0))
+        ]
+        sides.append(_mean_over_parts(statistics, sizes))
+    return _intervals(sides, sizes, num_resamples, level, seed)
 
 
 def paired_bootstrap_ood(
@@ -110,6 +125,17 @@ def _mean_over_runs(parts: list[Statistic]) -> Statistic:
         return {name: torch.stack([v[name] for v in values]).mean(dim=0) for name in values[0]}
 
     return mean_over_runs
+
+
+def _mean_over_parts(statistics: list[Statistic], sizes: tuple[int, ...]) -> Statistic:
+    shares = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+
+    def mean_over_parts(weights: Tensor) -> dict[str, Tensor]:
+        pieces = zip(statistics, weights.split(sizes, dim=-1), strict=True)
+        values = [statistic(piece) for statistic, piece in pieces]
+        return {name: torch.stack([v[name] for v in values], -1) @ shares for name in values[0]}
+
+    return mean_over_parts
 
 
 def _run_statistic(given: Outcome, metrics: Sequence[str]) -> Statistic:
