@@ -121,7 +121,7 @@ def against_softmax() -> str:
 def folds_against_softmax() -> tuple[dict[str, str], dict[str, list[bool]]]:
     """The same of held-out folds: differences, and whether KEP-SVGP is ahead, seed by seed."""
     found = fold_rule(COLA_FOLDS, "best validation score")
-    kep, msp = (found["results"][arm] for arm in ("KEP-SVGP", "MSP"))
+    kep, msp = (found["results"][arm] for arm in ("KEP-SVGP, noise that stays", "MSP"))
     ahead = {
         column["key"]: [
             _sign(column) * ours > _sign(column) * theirs
@@ -129,7 +129,7 @@ def folds_against_softmax() -> tuple[dict[str, str], dict[str, list[bool]]]:
         ]
         for column in fold_columns()
     }
-    return fold_cells(found["differences"]["KEP-SVGP − MSP"]), ahead
+    return fold_cells(found["differences"][FOLD_PAIRS[1]]), ahead
 
 
 def seeds_ahead(path: str, rule: str = "score") -> dict[str, list[bool]]:
@@ -350,7 +350,10 @@ COLA_SMALL = "cola-small/tables/table1-cola-small"
 COLA_LIVING = "cola-living/tables/table1-cola-small"
 COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
 COLA_FOLDS = "cola-folds/folds"
-FOLD_PAIRS = ("KEP-SVGP − MSP", "KEP-SVGP + MC Dropout − Deep Ensembles")
+FOLD_PAIRS = (
+    "KEP-SVGP, authors' choices − MSP",
+    "KEP-SVGP, noise that stays − MSP",
+)
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
@@ -362,6 +365,7 @@ TABLE1 = {
     "CoLA, 50 epochs": COLA,
     "CoLA, 10 epochs": COLA_SMALL,
     "CoLA, 10 epochs, noise that stays": COLA_LIVING,
+    "… on 7,696 held-out sentences": COLA_FOLDS,
     "IMDB, 3 epochs": IMDB,
     "CIFAR-10, 8 epochs": CIFAR10,
 }
