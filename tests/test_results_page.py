@@ -272,8 +272,12 @@ def test_results_tell_what_the_folds_gave() -> None:
     assert last[0] == calibrated | {"accuracy", "aurc"}
     assert not last[1] | by_nll[1]
     assert not any("mcc" in each[2] for each in (by_score, last, by_nll))
+    counts = [len(sides(rule, living)[2] & seven) for rule in ("score", "last", "nll")]
+    assert counts == [6, 5, 4]
+    assert all(len(sides(rule, authors)[2] & seven) == 5 for rule in ("score", "last", "nll"))
+    assert "six of seven by the best validation score, five at the last epoch and four" in TEXT
     kl = [value for arm, values in found["last kl"].items() if "authors" in arm for value in values]
-    assert 6.5 < min(kl) < max(kl) < 8.5
+    assert f"a KL of {min(kl):.1f} to {max(kl):.1f} at the last epoch" in TEXT
     half, _, _ = sides("score", "MSP, dropout 0.5 − MSP")
     assert half == {"accuracy", "mcc", "aurc", "brier"}
 
@@ -287,9 +291,38 @@ def test_results_tell_what_the_folds_gave() -> None:
         for arm in (kep, "KEP-SVGP, authors' choices"):
             assert mean(rule, arm, "accuracy") > mean(rule, softmax, "accuracy")
             assert called[arm] < called[softmax]
-        for name in ("nll", "ece"):
+        for name in calibrated:
             assert mean(rule, "Temperature Scaling", name) < mean(rule, kep, name)
-        assert mean(rule, five, "aurc") < mean(rule, kep, "aurc")
+            assert mean(rule, "KEP-SVGP, authors' choices", name) < mean(rule, kep, name)
+        assert 1.06 < mean(rule, kep, "aurc") / mean(rule, five, "aurc") < 1.074
+        assert ("accuracy" in sides(rule, living)[0]) == (rule == "nll")
+        assert "accuracy" in sides(rule, authors)[0]
+    results = found["rules"]["score"]["results"]
+    ours = mean("score", kep, "fpr95")
+    fpr95 = [ours - sum(results[softmax]["fpr95"][:seeds]) / seeds for seeds in (5, 3)]
+    assert [f"{100 * gap:+.1f}" for gap in fpr95] == ["-0.1", "+0.4"]
+    shared = zip(results[kep]["mcc"], results[softmax]["mcc"], strict=False)
+    assert all(ours < theirs for ours, theirs in shared)
+    assert mean("score", five, "mcc") > mean("score", kep, "mcc") + 0.045
+    called = found["rules"]["score"]["predicted"]
+    assert all(abs(called[arm][0] - called[kep][0]) < 0.01 for arm in (five, "MSP, dropout 0.5"))
+    for name, gap in (("accuracy", 0.011), ("mcc", 0.035)):
+        behind = mean("score", "MSP, dropout 0.5", name) - mean("score", kep, name)
+        assert round(behind, 3) == gap
+    for name in ("accuracy", "mcc"):
+        assert mean("score", five, name) > mean("score", "… + TS", name)
+    assert mean("score", five, "brier") < mean("score", "… + TS", "brier")
+    both = {
+        name: " against ".join(
+            f"{factor * mean('score', arm, name):.2f}" for arm in ("… + TS", "Temperature Scaling")
+        )
+        for name, factor in (("nll", 10), ("ece", 100))
+    }
+    assert f"NLL by the best score ({both['nll']}) and the higher ECE ({both['ece']})" in TEXT
+    half_aurc = 1000 * mean("score", "MSP, dropout 0.5", "aurc")
+    assert (
+        f"the lower AURC ({1000 * mean('score', kep, 'aurc'):.2f} against {half_aurc:.2f})" in TEXT
+    )
     assert f"where {100 * found['labels'][0]:.0f} % are" in TEXT
     for rule in ("score", "last"):
         for name in (*calibrated, "aurc"):
@@ -307,7 +340,7 @@ def test_results_tell_what_the_folds_gave() -> None:
         for name, factor in (("nll", 10), ("ece", 100))
     }
     nll, ece = scaled["score", "nll"], scaled["score", "ece"]
-    assert f"ahead of them in NLL ({nll}) and ECE ({ece})" in TEXT
+    assert f"the one is ahead in NLL ({nll}) and ECE ({ece})" in TEXT
     assert f"in neither ({scaled['nll', 'nll']}, {scaled['nll', 'ece']})" in TEXT
 
 
@@ -345,8 +378,16 @@ def test_decisions_tell_what_boldness_costs() -> None:
         assert longer["nll"]["high"] < 0
         assert (longer["aurc"]["difference"] < 0) == (rule == "score")
         assert longer["mcc"]["difference"] < 0
-    half = screen["rules"]["score"]["differences"]["softmax, dropout 0.5 − softmax"]
-    assert half["aurc"]["high"] < 0
+    by_score, by_nll, last = (
+        screen["rules"][rule]["differences"] for rule in ("score", "nll", "last")
+    )
+    half = by_score["softmax, dropout 0.5 − softmax"]
+    assert half["aurc"]["high"] < 0 < half["ece"]["low"]
+    assert by_score["… in the last layer alone − softmax"]["ece"]["low"] > 0
+    assert last["… in the last layer alone − softmax"]["nll"]["low"] > 0
+    authors = by_nll["KEP-SVGP, authors' choices − softmax"]["mcc"]
+    assert authors["low"] > 0
+    assert f"were {100 * authors['difference']:.1f} ahead in MCC" in decisions
 
 
 def test_decisions_tell_what_won_on_cola() -> None:
