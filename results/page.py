@@ -294,9 +294,11 @@ def folds(path: str, *rules: str) -> str:
 
 
 def fold_differences(path: str, *pairs: str) -> str:
-    """Some pairs of arms under each rule, with intervals."""
+    """Some pairs of arms, KEP-SVGP − MSP, under each rule, with intervals."""
     lines = {
-        f"{pair}, {rule}": fold_cells(fold_rule(path, rule)["differences"][pair])
+        f"{pair.removeprefix('KEP-SVGP, ').removesuffix(' − MSP')}, {rule}": fold_cells(
+            fold_rule(path, rule)["differences"][pair]
+        )
         for pair in pairs
         for rule in RULES
     }
