@@ -115,6 +115,13 @@ def test_damaged_pickle_is_read_or_refused_and_never_crashes(tmp_path: Path, dat
         load_plain(tmp_path / "file")
 
 
+def test_name_with_a_strange_escape_is_refused_without_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"cnum\\upy\nndarray\n.")
+
+    with pytest.raises(UserError, match="it asks for"):
+        load_plain(tmp_path / "file")
+
+
 def test_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path: Path) -> None:
     whole = pickle.dumps(np.arange(200, dtype=np.uint8), protocol=2)
     # the shape is written as a one-byte integer before the type

@@ -8,6 +8,7 @@ for anything more is refused before it gets it.
 import pickle
 import pickletools
 import struct
+import warnings
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -97,7 +98,9 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(path: Path) -> Any:
     """The content of a pickle of plain data; anything else is a `UserError`."""
     try:
-        with path.open("rb") as stream:
+        with path.open("rb") as stream, warnings.catch_warnings():
+            # pickletools undoes escapes in names, and Python deprecates some that damage makes
+            warnings.simplefilter("ignore", DeprecationWarning)
             _check_memo(stream)
             stream.seek(0)
             content = _PlainUnpickler(stream, encoding="bytes").load()
