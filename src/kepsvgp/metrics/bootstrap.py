@@ -68,10 +68,15 @@ def paired_bootstrap(
     unknown = [name for name in metrics if name not in METRICS]
     if unknown:
         raise UserError(f"metrics must be among {', '.join(METRICS)}; got {', '.join(unknown)}.")
-    sizes = (len(labels),) if parts is None else tuple(parts)
-    if sum(sizes) != len(labels) or min(sizes, default=0) < 1:
+    if parts is None:
+        sides = [_statistic(probs, labels, metrics) for probs in (probs_a, probs_b)]
+        return _intervals(sides, (len(labels),), num_resamples, level, seed)
+    sizes = tuple(parts)
+    lengths = {len(labels), *(as_tensor(probs).shape[-2] for probs in (probs_a, probs_b))}
+    if lengths != {sum(sizes)} or min(sizes) < 1:
         raise UserError(
-            f"parts must be sizes of one example or more that add up to {len(labels)}; got {sizes}."
+            f"parts must be sizes of one example or more that add up to {len(labels)}, for labels "
+            f"and both predictions; got {sizes}."
         )
     sides = []
     for probs in (probs_a, probs_b):
