@@ -69,6 +69,14 @@ def test_config_refuses_concatenation_over_texts(file) -> None:
         load_config(file, ["data.name=imdb", "model.kep.merge=concat"])
 
 
+def test_config_refuses_texts_without_embeddings_and_encoder(file) -> None:
+    with pytest.raises(UserError, match=r"model\.embedding_dim=0 must go with a data\.encoder"):
+        load_config(file, ["data.name=imdb", "model.embedding_dim=0"])
+
+    settings = ["data.name=imdb", "data.encoder=minilm", "model.embedding_dim=0"]
+    assert load_config(file, settings).model.embedding_dim == 0
+
+
 def test_config_names_every_mistake_at_once(file) -> None:
     with pytest.raises(UserError, match=r"seed: .*; train\.lrr ") as caught:
         load_config(file, ["train.lrr=1", "seed=-1"])

@@ -220,7 +220,7 @@ class ModelConfig(Section):
         kep_layers: How many of the last layers have the method's attention; the others have
             softmax. SGPA has a number of its own.
         patch_size: Side of an image's patches.
-        embedding_dim: Width of the token embeddings of texts.
+        embedding_dim: Width of the token embeddings of texts; 0 for an encoder's features alone.
         embedding_scale: Standard deviation of the token embeddings at the start.
         kep: The KEP-SVGP layers.
         sgpa: The SGPA layers.
@@ -236,7 +236,7 @@ class ModelConfig(Section):
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     kep_layers: Count | Literal["all"] = 1
     patch_size: Count = 4
-    embedding_dim: Count = 128
+    embedding_dim: int = Field(default=128, ge=0, lt=2**31)
     embedding_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
     kep: KepConfig = KepConfig()
     sgpa: SgpaConfig = SgpaConfig()
@@ -373,4 +373,6 @@ class RunConfig(Section):
                 "model.kep.merge must be 'add' for texts, whose lengths differ; "
                 f"got {self.model.kep.merge!r}."
             )
+        if is_text and self.model.embedding_dim == 0 and self.data.encoder is None:
+            raise ValueError("model.embedding_dim=0 must go with a data.encoder; got none.")
         return self

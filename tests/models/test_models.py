@@ -66,6 +66,28 @@ def test_token_embeddings_begin_with_the_scale_that_was_asked_for() -> None:
     assert_close(small.std(), torch.tensor(0.1), rtol=0.01, atol=0)
 
 
+def test_features_alone_are_the_model_whose_embeddings_count_for_nothing(generator) -> None:
+    alone = build_model(SMALL.model_copy(update={"embedding_dim": 0}), FEATURED, CLASS)
+    both = build_model(SMALL, FEATURED, CLASS)
+    weights = alone.state_dict()
+    assert not any(name.startswith("embedding") for name in weights)
+    embedded = torch.zeros(SMALL.dim, SMALL.embedding_dim)
+    weights["to_tokens.weight"] = torch.cat([embedded, weights["to_tokens.weight"]], dim=1)
+    weights["embedding.weight"] = both.state_dict()["embedding.weight"]
+    both.load_state_dict(weights)
+    inputs = inputs_for(FEATURED, generator)
+
+    def sampled(model: Classifier) -> Tensor:
+        return call(model.eval(), inputs, num_samples=SAMPLE, generator=generator.manual_seed(1))
+
+    assert_close(sampled(alone), sampled(both))
+
+
+def test_features_alone_want_features() -> None:
+    with pytest.raises(UserError, match="embedding_dim must be positive"):
+        build_model(SMALL.model_copy(update={"embedding_dim": 0}), TEXTS, CLASS)
+
+
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
 def test_kep_model_puts_samples_first(shape, generator) -> None:
     model = build_model(SMALL, shape, CLASS, attention="kep").eval()

@@ -34,13 +34,13 @@ class ScalarMix(nn.Module):
 class TextTransformer(Classifier):
     """Transformer over tokens with mean pooling over the real ones.
 
-    The embedding of each token, beside its contextual features where there are any, is mapped
-    to the width of the model and given a sinusoidal position, counted along the tokens.
+    The embedding of each token, its contextual features or both beside each other are mapped to
+    the width of the model and given a sinusoidal position, counted along the tokens.
 
     Args:
         attentions: The attention layers, first to last.
         head: Maps pooled features of width `dim` to logits.
-        embedding_dim: Width of the token embeddings.
+        embedding_dim: Width of the token embeddings, or 0 for features alone.
         embedding_scale: Standard deviation of the token embeddings at the start.
         feature_layers: Layers of the frozen encoder whose features come with the tokens, or 0.
         feature_dim: Width of those features.
@@ -61,13 +61,16 @@ class TextTransformer(Classifier):
         feature_dim: int = 0,
     ) -> None:
         super().__init__(head)
+        width = embedding_dim + (feature_dim if feature_layers else 0)
+        if not width:
+            raise UserError("embedding_dim must be positive where no features come; got 0.")
         self.dim = dim
         # nn.Embedding begins with 1, noise that takes a thousand steps to unlearn
-        self.embedding = nn.Embedding.from_pretrained(
-            embedding_scale * torch.randn(vocab_size, embedding_dim), freeze=False
+        start = embedding_scale * torch.randn(vocab_size, embedding_dim)
+        self.embedding = (
+            nn.Embedding.from_pretrained(start, freeze=False) if embedding_dim else None
         )
         self.mix = ScalarMix(feature_layers) if feature_layers else None
-        width = embedding_dim + (feature_dim if feature_layers else 0)
         self.to_tokens = nn.Linear(width, dim) if width != dim else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
@@ -83,13 +86,15 @@ class TextTransformer(Classifier):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*sample batch dim"]:
         """Normalised mean of the last tokens."""
-        x = self.embedding(tokens)
         if (features is None) != (self.mix is None):
             wanted = "no features" if self.mix is None else "contextual features with the tokens"
             raise UserError(f"this model was built for {wanted}.")
+        parts = []
+        if self.embedding is not None:
+            parts.append(self.embedding(tokens))
         if self.mix is not None and features is not None:
-            x = torch.cat([x, self.mix(features).to(x.dtype)], dim=-1)
-        x = self.to_tokens(x)
+            parts.append(self.mix(features).to(self.mix.scale.dtype))
+        x = self.to_tokens(torch.cat(parts, dim=-1))
         x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
         pooled = encode(list(self.blocks), x, mask, num_samples=num_samples, generator=generator)
         return self.norm(pooled)
