@@ -232,9 +232,18 @@ def test_reproduce_on_ray_equals_local_processes(
     assert_same(out, local)
 
 
+def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, monkeypatch, capsys) -> None:
+    given = ["table1", "--config", "digits-small", "--rows", "msp,kep", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["kepsvgp", "reproduce", *given, "--out", str(tmp_path)])
+
+    main_exits_well()
+    assert "10 of 10 runs left" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("table1", "--dataset", "cola", "--config", "nothing"), "CONFIG must be a TOML file or"),
         (("table10",), "table1 … table9"),
         (("table1", "--dataset", "mnist"), "--dataset must be one of"),
         (("table2", "--dataset", "imdb"), "shifted test sets"),

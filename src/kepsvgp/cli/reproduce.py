@@ -49,7 +49,7 @@ def reproduce(
     ] = Profile.paper,
     config: Annotated[
         Path | None,
-        typer.Option(help="A configuration of your own instead of the profile's."),
+        typer.Option(help="Another configuration than the profile's: a file, or a shipped name."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
     ray: Annotated[
@@ -88,12 +88,13 @@ def reproduce(
     """
     import os
 
-    from kepsvgp.configfile import load_config
+    from kepsvgp.configfile import find_config, load_config
     from kepsvgp.experiments import sweep
     from kepsvgp.experiments.plan import Study
 
-    if config is not None:
-        dataset = dataset or load_config(config).data.name
+    file = None if config is None else find_config(config).resolve()
+    if file is not None:
+        dataset = dataset or load_config(file).data.name
     if data_root is not None:
         os.environ["KEPSVGP_DATA"] = str(data_root.resolve())
     names = [name for name in what if "=" not in name]
@@ -106,7 +107,7 @@ def reproduce(
             seeds=seeds,
             checkpoint=None if checkpoint is None else checkpoint.value,
             overrides=overrides,
-            file=None if config is None else config.resolve(),
+            file=file,
         )
 
     found = sweep.exhibits(names, [] if rows is None else rows.split(","))
