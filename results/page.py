@@ -261,6 +261,46 @@ def living() -> str:
     return "\n".join(lines) + "\n"
 
 
+def asked() -> str:
+    """KEP-SVGP asked through MC dropout, against softmax and against five of it."""
+    found, columns = table("cola-features/differences")["rules"], table(COLA)["columns"]
+    lines = {
+        f"− {other}, {rule}": {
+            column["key"]: interval_text(
+                [found[key][other][column["key"]][end] * column["scale"] for end in ENDS]
+            )
+            for column in columns
+        }
+        for other in ("MSP", "Deep Ensembles")
+        for rule, key in zip(RULES, ("score", "nll", "last"), strict=True)
+    }
+    return _lines(columns, lines)
+
+
+def without_attention() -> str:
+    """Means over the seeds that the Transformer without attention was trained with."""
+    columns, lines = table(COLA)["columns"], {}
+    for title, pattern, method in (
+        ("no attention", "no-attention/seed{}", "msp"),
+        ("MSP", "cola-features/runs/cola-msp-s{}-*", "msp"),
+        ("KEP-SVGP", "cola-features/runs/cola-kep-s{}-*", "kep"),
+    ):
+        files = [
+            json.loads((folder / "metrics.json").read_text())
+            for seed in range(3)
+            for folder in RESULTS.glob(pattern.format(seed))
+        ]
+        for rule, key in zip(RULES, ("score", "nll", "last"), strict=True):
+            values = [file[key][method]["test"] for file in files]
+            means = {
+                c["key"]: statistics.fmean(value[c["key"]] for value in values) for c in columns
+            }
+            lines[f"{title}, {rule}"] = {
+                c["key"]: f"{means[c['key']] * c['scale']:.2f}" for c in columns
+            }
+    return _lines(columns, lines)
+
+
 def fold_columns() -> list[dict[str, Any]]:
     """Those of CoLA's tables, after the accuracy."""
     return [{"key": "accuracy", "title": "ACC ↑", "scale": 100}, *table(COLA)["columns"]]
@@ -315,6 +355,37 @@ def fold_cells(intervals: dict[str, dict[str, float]]) -> dict[str, str]:
     }
 
 
+# table 1 of CoLA with the paper's schedule: title, its table and row
+READ = {
+    "softmax, embeddings beside the features": ("cola", "msp"),
+    "softmax, features alone": ("cola-features", "msp"),
+    "KEP-SVGP, authors' choices, embeddings beside the features": ("cola", "kep"),
+    "KEP-SVGP, noise that stays, features alone": ("cola-features", "kep"),
+}
+
+
+def read() -> str:
+    """What validation data say of what CoLA's models read: means over the seeds."""
+    lines = [
+        "| | best MCC | its NLL | least NLL | last NLL |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for title, (folder, key) in READ.items():
+        (row,) = (
+            row for row in table(f"{folder}/tables/table1-cola-paper")["rows"] if row["key"] == key
+        )
+        seeds = [[entry["val"] for entry in history(f"{folder}/runs/{run}")] for run in row["runs"]]
+        best = [max(values, key=lambda val: val["mcc"]) for values in seeds]
+        numbers = (
+            statistics.fmean(val["mcc"] for val in best),
+            statistics.fmean(val["nll"] for val in best),
+            statistics.fmean(min(val["nll"] for val in values) for values in seeds),
+            statistics.fmean(values[-1]["nll"] for values in seeds),
+        )
+        lines.append(f"| {title} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
 EMBEDDINGS = {
     "imdb-softmax": ("IMDB, softmax", "accuracy"),
     "imdb-kep": ("IMDB, KEP-SVGP", "accuracy"),
@@ -351,6 +422,8 @@ COLA = "cola/tables/table1-cola-paper"
 COLA_SMALL = "cola-small/tables/table1-cola-small"
 COLA_LIVING = "cola-living/tables/table1-cola-small"
 COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
+COLA_FEATURES = "cola-features/tables/table1-cola-paper"
+COLA_FEATURES_ADDED = "cola-features/tables/table7-cola-paper"
 COLA_FOLDS = "cola-folds/folds"
 FOLD_PAIRS = (
     "KEP-SVGP, authors' choices − MSP",
@@ -365,6 +438,7 @@ IMDB_SCALE1_FIVE = "imdb-scale1-five/tables/table1-imdb-small"
 CIFAR10 = "cifar10/tables/table1-cifar10-small"
 TABLE1 = {
     "CoLA, 50 epochs": COLA,
+    "CoLA, 50 epochs, features alone": COLA_FEATURES,
     "CoLA, 10 epochs": COLA_SMALL,
     "CoLA, 10 epochs, noise that stays": COLA_LIVING,
     "… on 7,696 held-out sentences": COLA_FOLDS,
@@ -377,6 +451,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-defaults": partial(ours, "cola-small/tables/defaults-cola-small"),
     "cola-trials": trials,
     "cola-living": living,
+    "cola-read": read,
     "embeddings": embeddings,
     "cola-table1": partial(markdown, COLA),
     "cola-differences": partial(differences, COLA),
@@ -392,6 +467,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-living-selection": partial(selection, COLA_LIVING, LIVING_ROWS),
     "cola-living-added": partial(selection, COLA_LIVING_ADDED, ADDED_ROWS),
     "cola-living-table2": partial(ours, "cola-living/tables/table2-cola-small"),
+    "cola-features-table1": partial(markdown, COLA_FEATURES),
+    "cola-features-differences": partial(differences_by_rule, COLA_FEATURES, ("kep", "msp")),
+    "cola-features-selection": partial(selection, COLA_FEATURES, LIVING_ROWS),
+    "cola-features-added": partial(selection, COLA_FEATURES_ADDED, ADDED_ROWS),
+    "cola-features-asked": asked,
+    "cola-no-attention": without_attention,
+    "cola-features-table2": partial(ours, "cola-features/tables/table2-cola-paper"),
     "cola-folds": partial(folds, COLA_FOLDS, *RULES),
     "cola-folds-differences": partial(fold_differences, COLA_FOLDS, *FOLD_PAIRS),
     "cola-screen": partial(folds, "cola-folds/screen", *list(RULES)[::2]),
@@ -416,7 +498,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "imdb-scale1-five": partial(ours, IMDB_SCALE1_FIVE),
     "imdb-scale1-rules": partial(differences_by_rule, IMDB_SCALE1, ("kep", "msp")),
     "against-softmax": against_softmax,
-    "readme": partial(ours, COLA),
+    "readme": partial(ours, COLA_FEATURES),
 }
 
 

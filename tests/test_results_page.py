@@ -231,14 +231,117 @@ def test_results_tell_how_near_one_model_with_noise_comes_to_five() -> None:
     ]
     shares = "{:.0f}, {:.0f} and {:.0f} %".format(*(100 * (share - 1) for share in behind))
     assert f"where the five are ahead by {shares}" in TEXT
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"the rule of the table, it is {shares} behind" in readme
     for end in page.RULES.values():
         five = means(page.COLA_LIVING + end, "deep_ensembles")
         for row in page.ADDED_ROWS:
             assert means(page.COLA_LIVING_ADDED + end, row)["aurc"] > five["aurc"]
     softmax = means(page.COLA_LIVING + "-last", "kfllla")
     assert "model with KFLLLA has {nll:.2f}, {ece:.2f} and {aurc:.2f}".format(**softmax) in TEXT
+
+
+def test_results_tell_what_features_alone_gave() -> None:
+    found = {
+        rule: gains(page.COLA_FEATURES + end, "kep", "msp") for rule, end in page.RULES.items()
+    }
+    by_score, by_nll, last = found.values()
+    calibrated = {"ece", "nll", "brier"}
+    assert metrics(by_score, better=True, sure=True) == calibrated | {"aurc"}
+    assert metrics(by_score, better=True, sure=False) == {"mcc", "fpr95"}
+    assert metrics(by_score, better=False, sure=False) == {"auroc"}
+    assert metrics(last, better=True, sure=True) == calibrated
+    assert metrics(last, better=False, sure=False) == {"auroc"}
+    assert metrics(last, better=False, sure=True) == set()
+    assert sum(better for better, _ in by_nll.values()) == 5
+    assert not any(sure for _, sure in by_nll.values())
+    scaled, softmax = (
+        means(path, row)
+        for path, row in (
+            (page.COLA_FEATURES_ADDED, "kep_temperature"),
+            (page.COLA_FEATURES, "temperature"),
+        )
+    )
+    both = gains(page.COLA_FEATURES_ADDED, "kep_temperature", "temperature")
+    assert metrics(both, better=True, sure=True) == {"nll", "brier", "aurc"}
+    assert both["ece"] == (False, False)
+    for metric in ("nll", "ece"):
+        assert f"({scaled[metric]:.2f} against {softmax[metric]:.2f})" in TEXT
+
+
+def test_results_tell_what_asking_through_dropout_gave() -> None:
+    """All seven ahead of softmax under two rules, and how the one model stands to five."""
+    found = page.table("cola-features/differences")["rules"]
+    upwards = {"mcc", "auroc"}
+    for rule, end in (("score", ""), ("nll", "-nll"), ("last", "-last")):
+        one = means(page.COLA_FEATURES_ADDED + end, "kep_mc_dropout")
+        others = {
+            "MSP": means(page.COLA_FEATURES + end, "msp"),
+            "Deep Ensembles": means(page.COLA_FEATURES + end, "deep_ensembles"),
+        }
+        scales = {c["key"]: c["scale"] for c in page.table(page.COLA_FEATURES)["columns"]}
+        for name, other in others.items():
+            for metric, interval in found[rule][name].items():
+                # the files of the tables and of the bootstrap know of the same predictions
+                gap = one[metric] - other[metric]
+                assert gap == pytest.approx(interval["difference"] * scales[metric], abs=1e-6)
+        ahead = {
+            name: {m for m in one if (one[m] > other[m]) == (m in upwards)}
+            for name, other in others.items()
+        }
+        sure = {m for m, ends in found[rule]["MSP"].items() if ends["low"] > 0 or ends["high"] < 0}
+        calibrated = {"ece", "nll", "brier"}
+        certain = {"score": calibrated | {"aurc"}, "nll": set()}
+        assert sure == certain.get(rule, calibrated | {"aurc", "mcc"})
+        assert len(ahead["MSP"]) == (5 if rule == "nll" else 7)
+        three = {"nll", "ece", "aurc"} & ahead["Deep Ensembles"]
+        assert (
+            three == {"score": {"nll", "ece"}, "nll": set(), "last": {"nll", "ece", "aurc"}}[rule]
+        )
+        if rule == "score":
+            told = "{nll:.2f} and {ece:.2f}"
+            five = others["Deep Ensembles"]
+            assert f"({told.format(**one)} against {told.format(**five)})" in TEXT
+            assert f"({one['aurc']:.2f} against {five['aurc']:.2f})" in TEXT
+            assert f"{100 * (one['aurc'] / five['aurc'] - 1):.1f} % behind in AURC" in TEXT
+            for metric in ("nll", "ece", "aurc"):
+                interval = found[rule]["Deep Ensembles"][metric]
+                assert interval["low"] < 0 < interval["high"]
+        if rule == "last":
+            five = others["Deep Ensembles"]
+            told = "has AURC {aurc:.2f}, NLL {nll:.2f} and ECE {ece:.2f} where five softmax"
+            assert told.format(**one) in TEXT
+            assert "{aurc:.2f}, {nll:.2f} and {ece:.2f}".format(**five) in TEXT
+
+
+def test_results_tell_that_it_is_the_noise() -> None:
+    """Every head is at its prior; without attention a model has less than half of the gain."""
+    (row,) = (row for row in page.table(page.COLA_FEATURES)["rows"] if row["key"] == "kep")
+    posteriors = [
+        layer["posterior"]
+        for run in row["runs"]
+        for layer in json.loads(
+            (RESULTS / "cola-features" / "runs" / run / "inspect.json").read_text()
+        )["layers"]
+    ]
+    assert len(posteriors) == 10
+    kl = [value for posterior in posteriors for value in posterior["kl"]]
+    noise = [value for posterior in posteriors for value in posterior["noise"]]
+    assert f"the KL of a head is at most {max(kl):.1f}" in TEXT
+    assert min(noise) > 0.999
+    lines = page.without_attention().splitlines()[2:]
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
+    without, softmax, kep = (
+        [float(cell.strip(" |")) for cell in cells[f"{name}, best validation score"]]
+        for name in ("no attention", "MSP", "KEP-SVGP")
+    )
+    told = f"MCC {without[0]:.2f}, AURC {without[1]:.2f} and NLL {without[5]:.2f}"
+    assert told in TEXT
+    assert f"where softmax has {softmax[0]:.2f}, {softmax[1]:.2f} and {softmax[5]:.2f}" in TEXT
+    assert f"KEP-SVGP {kep[0]:.2f}, {kep[1]:.2f} and {kep[5]:.2f}" in TEXT
+    for column in (0, 1):
+        share = (without[column] - softmax[column]) / (kep[column] - softmax[column])
+        assert 0 < share < 0.5
+    for calibration in (4, 5, 6):
+        assert kep[calibration] < softmax[calibration] < without[calibration]
 
 
 def test_results_tell_what_the_folds_gave() -> None:
@@ -388,6 +491,16 @@ def test_decisions_tell_what_boldness_costs() -> None:
     authors = by_nll["KEP-SVGP, authors' choices − softmax"]["mcc"]
     assert authors["low"] > 0
     assert f"were {100 * authors['difference']:.1f} ahead in MCC" in decisions
+
+
+def test_decisions_tell_what_reading_features_alone_gave() -> None:
+    decisions = " ".join((ROOT / "docs" / "decisions.md").read_text().split())
+    assert "Without the embeddings softmax overfits less, and the KEP layers" in decisions
+    lines = [line.strip("| ").split(" | ") for line in page.read().splitlines()[2:]]
+    embedded, alone, _, kep = ([float(cell) for cell in cells[1:]] for cells in lines)
+    assert all(ours < theirs for ours, theirs in zip(alone[1:], embedded[1:], strict=True))
+    for column in (1, 2, 3):
+        assert kep[column] == min(float(cells[1 + column]) for cells in lines)
 
 
 def test_decisions_tell_what_won_on_cola() -> None:
@@ -678,7 +791,7 @@ def test_results_tell_which_test_numbers_were_seen() -> None:
     assert "that of softmax ({:.3f} against {:.3f}) did not".format(*softmax) in TEXT
 
 
-def test_floor_is_reached_nowhere_over_fifty_epochs() -> None:
+def test_floor_is_reached_nowhere_over_fifty_epochs_with_embeddings() -> None:
     for suffix in page.RULES.values():
         assert not all(better for better, _ in gains(TABLE1 + suffix, "kep", "msp").values())
     five = means(TABLE1 + "-nll", "deep_ensembles")
