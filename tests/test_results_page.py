@@ -292,6 +292,11 @@ def test_results_tell_what_asking_through_dropout_gave() -> None:
         certain = {"score": calibrated | {"aurc"}, "nll": set()}
         assert sure == certain.get(rule, calibrated | {"aurc", "mcc"})
         assert len(ahead["MSP"]) == (5 if rule == "nll" else 7)
+        same = means(page.COLA_FEATURES + end, "mc_dropout")
+        if rule != "nll":
+            assert {m for m in one if (one[m] < same[m]) == (m in upwards)} == {"auroc"}
+        if rule == "score":
+            assert f"({same['auroc']:.2f} against {one['auroc']:.2f})" in TEXT
         three = {"nll", "ece", "aurc"} & ahead["Deep Ensembles"]
         assert (
             three == {"score": {"nll", "ece"}, "nll": set(), "last": {"nll", "ece", "aurc"}}[rule]
