@@ -32,6 +32,8 @@ def probabilities(folders: list[Path], rule: str, method: str) -> Tensor:
 def main(runs: Path, out: Path) -> None:
     """Differences with their intervals under each rule."""
     kep, msp = (sorted(runs.glob(f"cola-{method}-s*")) for method in ("kep", "msp"))
+    if not len(kep) == len(msp) == 5:
+        sys.exit(f"{runs} must have five runs of each method; it has {len(kep)} and {len(msp)}.")
     labels = load_benchmark(load_config(kep[0] / "config.toml").data).test.labels
     rules = {}
     for rule in CHECKPOINTS:

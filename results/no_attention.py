@@ -37,7 +37,7 @@ def main(folder: Path, seeds: list[str]) -> None:
     """A run for each seed, measured under each rule for the epoch."""
     build.SoftmaxAttention = NoAttention
     for seed in seeds:
-        config = load_config("cola-features", ["method=msp", f"seed={seed}"])
+        config = load_config("cola", ["method=msp", "model.embedding_dim=0", f"seed={seed}"])
         benchmark = load_benchmark(config.data)
         with flushed_denormals():
             run = train(config, benchmark, folder / f"seed{seed}", resume=True)

@@ -293,8 +293,8 @@ def test_results_tell_what_asking_through_dropout_gave() -> None:
         assert sure == certain.get(rule, calibrated | {"aurc", "mcc"})
         assert len(ahead["MSP"]) == (5 if rule == "nll" else 7)
         same = means(page.COLA_FEATURES + end, "mc_dropout")
-        if rule != "nll":
-            assert {m for m in one if (one[m] < same[m]) == (m in upwards)} == {"auroc"}
+        behind = {m for m in one if (one[m] < same[m]) == (m in upwards)}
+        assert behind == {"auroc"} | ({"fpr95", "ece"} if rule == "nll" else set())
         if rule == "score":
             assert f"({same['auroc']:.2f} against {one['auroc']:.2f})" in TEXT
         three = {"nll", "ece", "aurc"} & ahead["Deep Ensembles"]
@@ -317,36 +317,59 @@ def test_results_tell_what_asking_through_dropout_gave() -> None:
             assert "{aurc:.2f}, {nll:.2f} and {ece:.2f}".format(**five) in TEXT
 
 
-def test_results_tell_that_it_is_the_noise() -> None:
+def test_results_tell_that_it_is_no_posterior_that_has_learnt() -> None:
     """Every head is at its prior; without attention a model has less than half of the gain."""
     (row,) = (row for row in page.table(page.COLA_FEATURES)["rows"] if row["key"] == "kep")
-    posteriors = [
-        layer["posterior"]
+    files = [
+        json.loads((RESULTS / "cola-features" / "runs" / run / "inspect.json").read_text())
         for run in row["runs"]
-        for layer in json.loads(
-            (RESULTS / "cola-features" / "runs" / run / "inspect.json").read_text()
-        )["layers"]
     ]
+    assert {(file["checkpoint"], file["examples"]) for file in files} == {("score", 64)}
+    posteriors = [layer["posterior"] for file in files for layer in file["layers"]]
     assert len(posteriors) == 10
-    kl = [value for posterior in posteriors for value in posterior["kl"]]
-    noise = [value for posterior in posteriors for value in posterior["noise"]]
-    assert f"the KL of a head is at most {max(kl):.1f}" in TEXT
-    assert min(noise) > 0.999
-    lines = page.without_attention().splitlines()[2:]
-    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in lines}
-    without, softmax, kep = (
-        [float(cell.strip(" |")) for cell in cells[f"{name}, best validation score"]]
-        for name in ("no attention", "MSP", "KEP-SVGP")
-    )
-    told = f"MCC {without[0]:.2f}, AURC {without[1]:.2f} and NLL {without[5]:.2f}"
+    largest = max(value for posterior in posteriors for value in posterior["kl"])
+    assert f"the KL of a head is at most {largest:.1f}" in TEXT
+    assert min(value for posterior in posteriors for value in posterior["noise"]) > 0.999
+    lines = [line.strip("| ").split(" | ") for line in page.without_attention().splitlines()[2:]]
+    cells = {title: [float(value) for value in values] for title, *values in lines}
+
+    def shares(rule: str) -> list[float]:
+        """What no attention has of KEP-SVGP's gain over softmax, in per cent."""
+        none, softmax, kep = (
+            cells[f"{name}, {rule}"] for name in ("no attention", "MSP", "KEP-SVGP")
+        )
+        return [100 * (n - m) / (k - m) for n, m, k in zip(none, softmax, kep, strict=True)]
+
+    by_score, last = shares("best validation score"), shares("last epoch")
+    told = f"makes up {by_score[0]:.0f} % of KEP-SVGP's gain in MCC and {by_score[1]:.0f} % in AURC"
     assert told in TEXT
-    assert f"where softmax has {softmax[0]:.2f}, {softmax[1]:.2f} and {softmax[5]:.2f}" in TEXT
-    assert f"KEP-SVGP {kep[0]:.2f}, {kep[1]:.2f} and {kep[5]:.2f}" in TEXT
-    for column in (0, 1):
-        share = (without[column] - softmax[column]) / (kep[column] - softmax[column])
-        assert 0 < share < 0.5
-    for calibration in (4, 5, 6):
-        assert kep[calibration] < softmax[calibration] < without[calibration]
+    assert max(by_score[4:]) < 0
+    five = [last[column] for column in (0, 1, 4, 5, 6)]
+    assert f"at the last epoch {min(five):.0f} to {max(five):.0f} % in MCC, AURC, ECE" in TEXT
+    none, softmax = (cells[f"{name}, best validation NLL"] for name in ("no attention", "MSP"))
+    assert none[0] < softmax[0]
+    assert all(none[column] > softmax[column] for column in (1, 4, 5, 6))
+
+
+def test_results_tell_what_speaks_against_features_alone() -> None:
+    """The five under the rule that suits them, a temperature for one, and other domains."""
+    five = {
+        rule: means(page.COLA_FEATURES + end, "deep_ensembles") for rule, end in page.RULES.items()
+    }
+    least = five["best validation NLL"]
+    for metric in ("nll", "ece"):
+        assert least[metric] == min(found[metric] for found in five.values())
+    assert f"their lowest NLL and ECE ({least['nll']:.2f} and {least['ece']:.2f})" in TEXT
+    scaled = means(page.COLA_FEATURES, "temperature")
+    assert all(scaled[m] < five["best validation score"][m] for m in ("nll", "ece"))
+    assert f"({scaled['nll']:.2f} and {scaled['ece']:.2f} by the best score)" in TEXT
+    path = "cola-features/tables/table2-cola-paper"
+    assert f"MCC ({means(path, 'kep')['mcc']:.2f} against {means(path, 'msp')['mcc']:.2f})" in TEXT
+    rows = [row["key"] for row in page.table(path)["rows"]]
+    assert min(rows, key=lambda row: means(path, row)["mcc"]) == "kep_ensembles"
+    found = gains(path, "kep", "msp")
+    assert metrics(found, better=True, sure=True) == {"ece", "nll", "brier"}
+    assert metrics(found, better=False, sure=False) == {"mcc", "fpr95"}
 
 
 def test_results_tell_what_the_folds_gave() -> None:
@@ -504,6 +527,7 @@ def test_decisions_tell_what_reading_features_alone_gave() -> None:
     lines = [line.strip("| ").split(" | ") for line in page.read().splitlines()[2:]]
     embedded, alone, _, kep = ([float(cell) for cell in cells[1:]] for cells in lines)
     assert all(ours < theirs for ours, theirs in zip(alone[1:], embedded[1:], strict=True))
+    assert f"level with softmax ({kep[0]:.3f} against {alone[0]:.3f})" in decisions
     for column in (1, 2, 3):
         assert kep[column] == min(float(cells[1 + column]) for cells in lines)
 
