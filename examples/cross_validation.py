@@ -75,6 +75,8 @@ class Arm(NamedTuple):
             raise UserError(f"--arm must be 'NAME: METHOD KEY=VALUE …'; got {text!r}.")
         method, *given = rest.split()
         own = [setting for setting in given if setting.startswith("seeds=")]
+        if not all(setting.removeprefix("seeds=").isdecimal() for setting in own):
+            raise UserError(f"seeds= must be a whole number; {name.strip()} has {own[-1]}.")
         arm = cls(
             name.strip(),
             method,

@@ -93,6 +93,10 @@ def test_cross_validation_pools_the_folds_of_every_arm(tmp_path, monkeypatch, ca
         (["--arm", "softmax: msp seed=3"], "must share their data, method, seed"),
         (["--arm", "softmax: msp data.seed=3"], "must share their data, method, seed"),
         (["--arm", "all: ensemble"], "all must have 2 seeds or more"),
+        (
+            ["--arm", "softmax: msp seeds=abc"],
+            "seeds= must be a whole number; softmax has seeds=abc",
+        ),
         (["--arm", "softmax: msp seeds=0"], "softmax must have 1 seeds or more"),
         (["--arm", "one: msp", "--arm", "one: kep"], "names of their own"),
         (["--arm", "one: msp", "--against", "two"], "must be among them"),
