@@ -120,8 +120,10 @@ def test_shipped_config_is_valid(path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_config_serves_every_method(path, method) -> None:
     config = load_config(path, [f"method={method}"])
-    is_text = config.data.name in ("imdb", "cola")
-    shape = TextShape(60) if is_text else ImageShape(3, 32, 32)
+    # as MiniLM's features come
+    featured = TextShape(60, feature_layers=7, feature_dim=384)
+    texts = TextShape(60) if config.data.encoder is None else featured
+    shape = texts if config.data.name in ("imdb", "cola") else ImageShape(3, 32, 32)
     parts = PARTS[config.method]
     build_model(config.model, shape, 2, attention=parts.attention, head=parts.head)
 
