@@ -22,6 +22,8 @@ BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", 
 
 # which weights of a run are measured, and what the files of such tables end in
 RULES = {"best validation score": "", "best validation NLL": "-nll", "last epoch": "-last"}
+# and what runs call those weights
+CHECKPOINTS = {rule: suffix.removeprefix("-") or "score" for rule, suffix in RULES.items()}
 COMPARED = ("msp", "kep", "deep_ensembles", "kep_ensembles")
 LIVING_ROWS = ("msp", "temperature", "mc_dropout", "kfllla", *COMPARED[1:])
 ENDS = ("difference", "low", "high")
@@ -283,7 +285,7 @@ def asked() -> str:
             for column in columns
         }
         for other in ("MSP", "Deep Ensembles")
-        for rule, key in zip(RULES, ("score", "nll", "last"), strict=True)
+        for rule, key in CHECKPOINTS.items()
     }
     return _lines(columns, lines)
 
@@ -300,7 +302,7 @@ def without_attention() -> str:
         for seed in range(3):
             (folder,) = RESULTS.glob(pattern.format(seed))
             files.append(json.loads((folder / "metrics.json").read_text()))
-        for rule, key in zip(RULES, ("score", "nll", "last"), strict=True):
+        for rule, key in CHECKPOINTS.items():
             values = [file[key][method]["test"] for file in files]
             means = {
                 c["key"]: statistics.fmean(value[c["key"]] for value in values) for c in columns
@@ -318,7 +320,7 @@ def fold_columns() -> list[dict[str, Any]]:
 
 def fold_rule(path: str, rule: str) -> dict[str, Any]:
     """What folds say under a rule that chooses the weights."""
-    return table(path)["rules"][RULES[rule].removeprefix("-") or "score"]
+    return table(path)["rules"][CHECKPOINTS[rule]]
 
 
 def folds(path: str, *rules: str) -> str:
