@@ -222,6 +222,8 @@ class ModelConfig(Section):
         patch_size: Side of an image's patches.
         embedding_dim: Width of the token embeddings of texts; 0 for an encoder's features alone.
         embedding_scale: Standard deviation of the token embeddings at the start.
+        encoder_layers: How the layers of `data.encoder` come together: one learnt average of all,
+            as with ELMo, or side by side, each with a map of its own.
         kep: The KEP-SVGP layers.
         sgpa: The SGPA layers.
         sngp: SNGP's last layers.
@@ -238,6 +240,7 @@ class ModelConfig(Section):
     patch_size: Count = 4
     embedding_dim: int = Field(default=128, ge=0, lt=2**31)
     embedding_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
+    encoder_layers: Literal["mix", "concat"] = "mix"
     kep: KepConfig = KepConfig()
     sgpa: SgpaConfig = SgpaConfig()
     sngp: SngpConfig = SngpConfig()

@@ -83,6 +83,24 @@ def test_features_alone_are_the_model_whose_embeddings_count_for_nothing(generat
     assert_close(sampled(alone), sampled(both))
 
 
+def test_layers_side_by_side_can_be_any_mix_of_them(generator) -> None:
+    mixed = build_model(SMALL, FEATURED, CLASS)
+    torch.nn.init.normal_(mixed.mix.scores, generator=generator)
+    joined = build_model(SMALL.model_copy(update={"encoder_layers": "concat"}), FEATURED, CLASS)
+    weights = mixed.state_dict()
+    share = weights.pop("mix.scale") * weights.pop("mix.scores").softmax(dim=0)
+    embedded, featured = weights["to_tokens.weight"].split([11, 19], dim=1)
+    # a layer's map is the shared one times its share
+    maps = [embedded, *(each * featured for each in share)]
+    joined.load_state_dict(weights | {"to_tokens.weight": torch.cat(maps, dim=1)})
+    inputs = inputs_for(FEATURED, generator)
+
+    def sampled(model: Classifier) -> Tensor:
+        return call(model.eval(), inputs, num_samples=SAMPLE, generator=generator.manual_seed(1))
+
+    assert_close(sampled(joined), sampled(mixed))
+
+
 def test_features_alone_want_features() -> None:
     with pytest.raises(UserError, match="embedding_dim must be positive"):
         build_model(SMALL.model_copy(update={"embedding_dim": 0}), TEXTS, CLASS)

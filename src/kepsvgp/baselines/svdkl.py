@@ -26,7 +26,15 @@ from kepsvgp.training import derive_seed, train
 # what the weights of both steps must have in common
 _NETWORK = frozenset(
     f"model.{name}"
-    for name in ("depth", "dim", "num_heads", "mlp_dim", "patch_size", "embedding_dim")
+    for name in (
+        "depth",
+        "dim",
+        "num_heads",
+        "mlp_dim",
+        "patch_size",
+        "embedding_dim",
+        "encoder_layers",
+    )
 )
 
 

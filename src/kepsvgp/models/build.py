@@ -87,6 +87,7 @@ def _transformer(
         dropout=config.dropout,
         feature_layers=shape.feature_layers,
         feature_dim=shape.feature_dim,
+        encoder_layers=config.encoder_layers,
     )
 
 

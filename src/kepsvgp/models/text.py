@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,6 +45,8 @@ class TextTransformer(Classifier):
         embedding_scale: Standard deviation of the token embeddings at the start.
         feature_layers: Layers of the frozen encoder whose features come with the tokens, or 0.
         feature_dim: Width of those features.
+        encoder_layers: How the encoder's layers come together: a `ScalarMix` of them, or all
+            side by side.
     """
 
     def __init__(
@@ -59,9 +62,11 @@ class TextTransformer(Classifier):
         dropout: float = 0.0,
         feature_layers: int = 0,
         feature_dim: int = 0,
+        encoder_layers: Literal["mix", "concat"] = "mix",
     ) -> None:
         super().__init__(head)
-        width = embedding_dim + (feature_dim if feature_layers else 0)
+        num_joined = feature_layers if encoder_layers == "concat" else min(feature_layers, 1)
+        width = embedding_dim + num_joined * feature_dim
         if not width:
             raise UserError("embedding_dim must be positive where no features come; got 0.")
         self.dim = dim
@@ -70,7 +75,9 @@ class TextTransformer(Classifier):
         self.embedding = (
             nn.Embedding.from_pretrained(start, freeze=False) if embedding_dim else None
         )
-        self.mix = ScalarMix(feature_layers) if feature_layers else None
+        self.mix = None
+        if feature_layers:
+            self.mix = nn.Flatten(-2) if encoder_layers == "concat" else ScalarMix(feature_layers)
         self.to_tokens = nn.Linear(width, dim) if width != dim else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
@@ -93,7 +100,7 @@ class TextTransformer(Classifier):
         if self.embedding is not None:
             parts.append(self.embedding(tokens))
         if self.mix is not None and features is not None:
-            parts.append(self.mix(features).to(self.mix.scale.dtype))
+            parts.append(self.mix(features).to(self.norm.weight.dtype))
         x = self.to_tokens(torch.cat(parts, dim=-1))
         x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
         pooled = encode(list(self.blocks), x, mask, num_samples=num_samples, generator=generator)
