@@ -1,4 +1,4 @@
-"""Fills tables of docs/results.md, docs/decisions.md and README.md from the files beside this one.
+"""Fills tables of docs/results*.md, docs/decisions.md and README.md from the files beside this one.
 
     python results/page.py
 
@@ -17,7 +17,13 @@ from typing import Any
 
 RESULTS = Path(__file__).parent
 ROOT = RESULTS.parent
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "decisions.md", ROOT / "README.md")
+DOCS = ROOT / "docs"
+PAGES = (
+    DOCS / "results.md",
+    DOCS / "results-cola.md",
+    DOCS / "decisions.md",
+    ROOT / "README.md",
+)
 BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 # which weights of a run are measured, and what the files of such tables end in

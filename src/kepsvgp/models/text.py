@@ -101,7 +101,8 @@ class TextTransformer(Classifier):
             parts.append(self.embedding(tokens))
         if self.mix is not None and features is not None:
             parts.append(self.mix(features).to(self.norm.weight.dtype))
-        x = self.to_tokens(torch.cat(parts, dim=-1))
+        # of one part, cat would make a copy
+        x = self.to_tokens(torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0])
         x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
         pooled = encode(list(self.blocks), x, mask, num_samples=num_samples, generator=generator)
         return self.norm(pooled)
