@@ -1,4 +1,4 @@
-"""docs/results*.md and the README's table say what the files in `results/` say, and nothing else."""
+"""docs/results*.md and the README's table say what the files in `results/` say, nothing else."""
 
 import importlib.util
 import json
