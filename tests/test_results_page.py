@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -373,28 +374,40 @@ def test_results_tell_what_speaks_against_features_alone() -> None:
     assert metrics(found, better=False, sure=False) == {"mcc", "fpr95"}
 
 
+SEVEN = {"mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier"}
+
+
+def fold_sides(path: str, rule: str, pair: str) -> tuple[set[str], set[str], set[str]]:
+    """What is ahead beyond noise, what is behind beyond it, and what is ahead at all."""
+    ahead, behind, at_all = set(), set(), set()
+    for name, interval in page.table(path)["rules"][rule]["differences"][pair].items():
+        sign = 1 if name in {"accuracy", "mcc", "auroc"} else -1
+        ends = [sign * interval[end] for end in page.ENDS]
+        ahead |= {name} if min(ends) > 0 else set()
+        behind |= {name} if max(ends) < 0 else set()
+        at_all |= {name} if ends[0] > 0 else set()
+    return ahead, behind, at_all
+
+
+def fold_mean(path: str, rule: str, arm: str, metric: str) -> float:
+    """A metric of an arm, over its models."""
+    values = page.table(path)["rules"][rule]["results"][arm][metric]
+    return sum(values) / len(values)
+
+
 def test_results_tell_what_the_folds_gave() -> None:
     found = page.table(page.COLA_FOLDS)
     assert sum(found["folds"].values()) == 7696
     assert {arm["seeds"] for arm in found["arms"] if "authors" in arm["name"]} == {3}
-    upwards = {"accuracy", "mcc", "auroc"}
 
     def sides(rule: str, pair: str) -> tuple[set[str], set[str], set[str]]:
-        """What is ahead beyond noise, what is behind beyond it, and what is ahead at all."""
-        ahead, behind, at_all = set(), set(), set()
-        for name, interval in found["rules"][rule]["differences"][pair].items():
-            ends = [(1 if name in upwards else -1) * interval[end] for end in page.ENDS]
-            ahead |= {name} if min(ends) > 0 else set()
-            behind |= {name} if max(ends) < 0 else set()
-            at_all |= {name} if ends[0] > 0 else set()
-        return ahead, behind, at_all
+        return fold_sides(page.COLA_FOLDS, rule, pair)
 
     authors, living = page.FOLD_PAIRS
     calibrated, ordered = {"ece", "nll", "brier"}, {"aurc", "auroc"}
-    seven = calibrated | ordered | {"mcc", "fpr95"}
     by_score, last, by_nll = (sides(rule, living) for rule in ("score", "last", "nll"))
     assert by_score[0] == last[0] == calibrated | ordered
-    assert by_score[2] & seven == seven - {"mcc"}
+    assert by_score[2] & SEVEN == SEVEN - {"mcc"}
     assert by_score[1] == set()
     assert last[1] == {"mcc"}
     assert by_nll[:2] == ({"accuracy"}, {"mcc", "auroc"})
@@ -404,19 +417,16 @@ def test_results_tell_what_the_folds_gave() -> None:
     assert last[0] == calibrated | {"accuracy", "aurc"}
     assert not last[1] | by_nll[1]
     assert not any("mcc" in each[2] for each in (by_score, last, by_nll))
-    counts = [len(sides(rule, living)[2] & seven) for rule in ("score", "last", "nll")]
+    counts = [len(sides(rule, living)[2] & SEVEN) for rule in ("score", "last", "nll")]
     assert counts == [6, 5, 4]
-    assert all(len(sides(rule, authors)[2] & seven) == 5 for rule in ("score", "last", "nll"))
+    assert all(len(sides(rule, authors)[2] & SEVEN) == 5 for rule in ("score", "last", "nll"))
     assert "six of seven by the best validation score, five at the last epoch and four" in TEXT
     kl = [value for arm, values in found["last kl"].items() if "authors" in arm for value in values]
     assert f"a KL of {min(kl):.1f} to {max(kl):.1f} at the last epoch" in TEXT
     half, _, _ = sides("score", "MSP, dropout 0.5 − MSP")
     assert half == {"accuracy", "mcc", "aurc", "brier"}
 
-    def mean(rule: str, arm: str, name: str) -> float:
-        values = found["rules"][rule]["results"][arm][name]
-        return sum(values) / len(values)
-
+    mean = partial(fold_mean, page.COLA_FOLDS)
     softmax, kep, five = "MSP", "KEP-SVGP, noise that stays", "Deep Ensembles"
     for rule in ("score", "nll", "last"):
         called = {arm: share[0] for arm, share in found["rules"][rule]["predicted"].items()}
@@ -474,6 +484,81 @@ def test_results_tell_what_the_folds_gave() -> None:
     nll, ece = scaled["score", "nll"], scaled["score", "ece"]
     assert f"the one is ahead in NLL ({nll}) and ECE ({ece})" in TEXT
     assert f"in neither ({scaled['nll', 'nll']}, {scaled['nll', 'ece']})" in TEXT
+
+
+def test_results_tell_what_layers_side_by_side_gave() -> None:
+    calibrated = {"ece", "nll", "brier"}
+    folds = page.table(page.COLA_LAYERS_FOLDS)["folds"]
+    assert sum(folds.values()) == 7696
+    last, by_score, by_nll = (
+        fold_sides(page.COLA_LAYERS_FOLDS, rule, "KEP-SVGP − MSP")
+        for rule in ("last", "score", "nll")
+    )
+    assert last == (calibrated | {"aurc", "accuracy"}, set(), SEVEN - {"fpr95"} | {"accuracy"})
+    assert by_score == (calibrated, set(), SEVEN - {"mcc", "fpr95"})
+    assert by_nll == (set(), set(), {"mcc", "fpr95"})
+    for metric, scale in (("nll", 10), ("brier", 100), ("ece", 100)):
+        told = " against ".join(
+            f"{scale * fold_mean(page.COLA_LAYERS_FOLDS, 'last', arm, metric):.2f}"
+            for arm in ("… + TS", "Temperature Scaling")
+        )
+        assert told in TEXT
+    mixed, *tried = (
+        {
+            metric: scale * fold_mean("cola-layers/screen", "score", arm, metric)
+            for metric, scale in (("mcc", 100), ("aurc", 1000), ("nll", 10))
+        }
+        for arm in ("softmax, layers mixed, 50 epochs", "softmax, 50 epochs", "softmax, 20 epochs")
+    )
+    gain = tried[0]["mcc"] - mixed["mcc"], mixed["aurc"] - tried[0]["aurc"]
+    assert "gains {:.1f} points of MCC and loses {:.1f} of AURC".format(*gain) in TEXT
+    further = [
+        10 * fold_mean("cola-layers/screen", "last", arm, "nll")
+        for arm in ("softmax, 50 epochs", "softmax, layers mixed, 50 epochs")
+    ]
+    assert "an NLL of {:.2f} at the last epoch against {:.2f}".format(*further) in TEXT
+    for name in ("softmax", "KEP-SVGP"):
+        for metric in ("aurc", "nll"):
+            few, many = (
+                fold_mean("cola-layers/screen", "score", f"{name}, {epochs} epochs", metric)
+                for epochs in (20, 50)
+            )
+            assert few < many
+
+
+def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
+    by_score, by_nll, last = (
+        gains(page.COLA_LAYERS + end, "kep", "msp") for end in page.RULES.values()
+    )
+    for found in (by_score, last):
+        assert metrics(found, better=True, sure=True) == {"ece", "nll", "brier"}
+        assert metrics(found, better=False, sure=False) == {"auroc"}
+        assert metrics(found, better=False, sure=True) == set()
+    assert sum(better for better, _ in by_nll.values()) == 2
+    assert not any(sure for _, sure in by_nll.values())
+    one, five = (means(page.COLA_LAYERS + "-last", row) for row in ("kep", "kep_ensembles"))
+    paper = next(
+        cell["paper"]
+        for cell in page.table(page.COLA_LAYERS + "-last")["cells"]
+        if (cell["row"], cell["column"]) == ("kep", "mcc")
+    )
+    told = f"an MCC of {one['mcc']:.2f}, where the paper has {paper['mean']:.2f}"
+    assert f"{told}, and five such models {five['mcc']:.2f}" in TEXT
+    tables = [
+        (str(path.relative_to(RESULTS).with_suffix("")), row["key"])
+        for path in RESULTS.glob("cola*/tables/table[17]-*.json")
+        for row in page.table(str(path.relative_to(RESULTS)))["rows"]
+    ]
+    assert max(means(*each)["mcc"] for each in tables) == five["mcc"]
+    rows = [row["key"] for row in page.table(page.COLA_LAYERS + "-last")["rows"]]
+    assert five["auroc"] == min(means(page.COLA_LAYERS + "-last", row)["auroc"] for row in rows)
+    many = means(page.COLA_LAYERS + "-nll", "deep_ensembles")
+    told = "AURC {aurc:.2f}, AUROC {auroc:.2f}, NLL {nll:.2f} and a Brier score of {brier:.2f}"
+    assert told.format(**many) in TEXT
+    for metric, best in (("aurc", min), ("auroc", max), ("nll", min), ("brier", min)):
+        assert best(means(*each)[metric] for each in tables) == many[metric]
+    aurc = [means(path, "kep")["aurc"] for path in (page.COLA_FEATURES, page.COLA_LAYERS)]
+    assert "({:.2f} against {:.2f} by the best score)".format(*aurc) in TEXT
 
 
 def test_decisions_tell_what_boldness_costs() -> None:
@@ -667,7 +752,7 @@ def metrics(found: dict[str, tuple[bool, bool]], *, better: bool, sure: bool) ->
 
 def test_paper_has_kep_ahead_of_softmax_everywhere() -> None:
     # the folds' table compares methods, and repeats no claims of the paper
-    for path in set(page.TABLE1.values()) - {page.COLA_FOLDS}:
+    for path in {*page.TABLE1.values(), *page.MAIN.values()} - set(page.FOLDS):
         claims = page.table(path)["claims"]
         pairs = [c for c in claims if {c["better"], c["worse"]} == {"kep", "msp"}]
         assert [claim["better"] for claim in pairs] == ["kep"] * 7
