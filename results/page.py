@@ -444,6 +444,7 @@ COLA_FEATURES = "cola-features/tables/table1-cola-paper"
 COLA_FEATURES_ADDED = "cola-features/tables/table7-cola-paper"
 COLA_FOLDS = "cola-folds/folds"
 COLA_LAYERS = "cola-layers/tables/table1-cola-cola-features"
+COLA_LAYERS_ADDED = "cola-layers/tables/table7-cola-cola-features"
 COLA_LAYERS_FOLDS = "cola-layers/folds"
 # folds of the training set, and the arm that is held against softmax
 FOLDS = {
@@ -535,6 +536,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-layers-screen": partial(folds, "cola-layers/screen", *list(RULES)[::2]),
     "cola-layers-differences": partial(differences_by_rule, COLA_LAYERS, ("kep", "msp")),
     "cola-layers-selection": partial(selection, COLA_LAYERS, LIVING_ROWS),
+    "cola-layers-added": partial(selection, COLA_LAYERS_ADDED, ADDED_ROWS),
     "cola-layers-folds": partial(folds, COLA_LAYERS_FOLDS, *RULES),
     "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, "KEP-SVGP − MSP"),
     "against-softmax": partial(against_softmax, TABLE1),

@@ -503,6 +503,30 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
             for arm in ("… + TS", "Temperature Scaling")
         )
         assert told in TEXT
+    scaled = {
+        rule: {
+            metric: (
+                fold_mean(page.COLA_LAYERS_FOLDS, rule, "… + TS", metric)
+                < fold_mean(page.COLA_LAYERS_FOLDS, rule, "Temperature Scaling", metric)
+            )
+            for metric in ("nll", "brier", "ece", "aurc")
+        }
+        for rule in ("score", "nll")
+    }
+    assert all(scaled["score"].values())
+    assert not any(scaled["nll"][metric] for metric in ("nll", "brier", "aurc"))
+    kl = page.table(page.COLA_LAYERS_FOLDS)["last kl"]["KEP-SVGP"]
+    assert f"with a KL of {min(kl):.1f} to {max(kl):.1f}" in TEXT
+    fresh = {
+        rule: page.table("cola-layers/fresh")["rules"][rule]["differences"]["KEP-SVGP − MSP"]
+        for rule in ("score", "last")
+    }
+    aurc = {rule: 1000 * found["aurc"]["difference"] for rule, found in fresh.items()}
+    assert f"level by the best score ({aurc['score']:+.1f})" in TEXT
+    assert f"and {-aurc['last']:.1f} lower at the last epoch, beyond noise" in TEXT
+    for rule, found in fresh.items():
+        assert (found["aurc"]["high"] < 0) == (rule == "last")
+        assert fold_sides("cola-layers/fresh", rule, "KEP-SVGP − MSP")[0] >= calibrated
     mixed, *tried = (
         {
             metric: scale * fold_mean("cola-layers/screen", "score", arm, metric)
@@ -511,7 +535,20 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
         for arm in ("softmax, layers mixed, 50 epochs", "softmax, 50 epochs", "softmax, 20 epochs")
     )
     gain = tried[0]["mcc"] - mixed["mcc"], mixed["aurc"] - tried[0]["aurc"]
-    assert "gains {:.1f} points of MCC and loses {:.1f} of AURC".format(*gain) in TEXT
+    assert f"{gain[0]:.1f} points of MCC more than with the mix" in TEXT
+    assert f"an AURC that is {gain[1]:.1f} lower, both within noise" in TEXT
+    pair = "softmax, 50 epochs − softmax, layers mixed, 50 epochs"
+    assert not fold_sides("cola-layers/screen", "score", pair)[0] & {"mcc", "aurc"}
+    few, many = (
+        fold_mean("cola-layers/screen", "score", f"KEP-SVGP, {epochs} epochs", "mcc")
+        for epochs in (20, 50)
+    )
+    assert f"pays with MCC ({100 * few:.2f} against {100 * many:.2f})" in TEXT
+    few, many = (
+        fold_mean("cola-layers/screen", "nll", f"KEP-SVGP, {epochs} epochs", "aurc")
+        for epochs in (20, 50)
+    )
+    assert many < few
     further = [
         10 * fold_mean("cola-layers/screen", "last", arm, "nll")
         for arm in ("softmax, 50 epochs", "softmax, layers mixed, 50 epochs")
@@ -553,12 +590,81 @@ def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
     rows = [row["key"] for row in page.table(page.COLA_LAYERS + "-last")["rows"]]
     assert five["auroc"] == min(means(page.COLA_LAYERS + "-last", row)["auroc"] for row in rows)
     many = means(page.COLA_LAYERS + "-nll", "deep_ensembles")
-    told = "AURC {aurc:.2f}, AUROC {auroc:.2f}, NLL {nll:.2f} and a Brier score of {brier:.2f}"
-    assert told.format(**many) in TEXT
-    for metric, best in (("aurc", min), ("auroc", max), ("nll", min), ("brier", min)):
+    told = "AURC {aurc:.2f}, AUROC {auroc:.2f}, FPR95 {fpr95:.2f}, NLL {nll:.2f} and a Brier score"
+    assert f"{told.format(**many)} of {many['brier']:.2f}" in TEXT
+    lower = dict.fromkeys(("aurc", "fpr95", "nll", "brier"), min)
+    for metric, best in (lower | {"auroc": max}).items():
         assert best(means(*each)[metric] for each in tables) == many[metric]
-    aurc = [means(path, "kep")["aurc"] for path in (page.COLA_FEATURES, page.COLA_LAYERS)]
-    assert "({:.2f} against {:.2f} by the best score)".format(*aurc) in TEXT
+    assert sum(page.seeds_ahead(page.COLA_LAYERS)["nll"]) == 2
+    for end in page.RULES.values():
+        side, mix = (means(path + end, "msp") for path in (page.COLA_LAYERS, page.COLA_FEATURES))
+        assert side["mcc"] > mix["mcc"]
+        assert side["aurc"] < mix["aurc"]
+    for end, told in (
+        ("-last", "({:.2f} against {:.2f})"),
+        ("", "best score ({:.2f} against {:.2f})"),
+    ):
+        side, mix = (means(path + end, "kep") for path in (page.COLA_LAYERS, page.COLA_FEATURES))
+        assert told.format(side["mcc"], mix["mcc"]) in TEXT
+        assert all(side[metric] > mix[metric] for metric in ("mcc", "aurc", "ece", "nll", "brier"))
+    told = "(AURC {:.2f} against {:.2f} by the best score)"
+    assert told.format(side["aurc"], mix["aurc"]) in TEXT
+    sampled, single = (means(page.COLA_LAYERS, row) for row in ("mc_dropout", "kep"))
+    upwards = {"mcc", "auroc"}
+    ahead = {m for m in SEVEN if (single[m] > sampled[m]) == (m in upwards)}
+    assert ahead == {"mcc", "brier"}
+    nll = []
+    for end in ("", "-last"):
+        kep, softmax = (
+            means(page.COLA_LAYERS_ADDED + end, row) for row in ("kep_temperature", "temperature")
+        )
+        assert kep["ece"] > softmax["ece"]
+        nll.append(f"{kep['nll']:.2f} against {softmax['nll']:.2f}")
+        both = gains(page.COLA_LAYERS_ADDED + end, "kep_temperature", "temperature")
+        assert both["nll"] == (True, False)
+    assert f"({nll[0]}, {nll[1]})" in TEXT
+    for end in page.RULES.values():
+        one = means(page.COLA_LAYERS_ADDED + end, "kep_mc_dropout")
+        five = means(page.COLA_LAYERS + end, "deep_ensembles")
+        ahead = {metric for metric in ("nll", "ece", "aurc") if one[metric] < five[metric]}
+        assert ahead == ({"nll", "ece"} if end == "-last" else set())
+    pairs = [f"{one[metric]:.2f} against {five[metric]:.2f}" for metric in ("nll", "ece")]
+    assert f"at the last epoch ({pairs[0]}, {pairs[1]})" in TEXT
+    assert f"and {100 * (one['aurc'] / five['aurc'] - 1):.1f} % behind in AURC, and behind" in TEXT
+
+
+def test_results_tell_what_two_sets_of_folds_have_in_common() -> None:
+    calibrated = {"ece", "nll", "brier"}
+    pairs = {page.COLA_FOLDS: page.FOLD_PAIRS[1], page.COLA_LAYERS_FOLDS: "KEP-SVGP − MSP"}
+    for path, pair in pairs.items():
+        is_first = path == page.COLA_FOLDS
+        assert not fold_sides(path, "nll", pair)[0] & SEVEN
+        for rule in ("score", "last"):
+            ahead, behind, at_all = fold_sides(path, rule, pair)
+            assert at_all >= calibrated | {"aurc", "auroc"}
+            assert ahead >= calibrated
+            assert ("aurc" in ahead) == (is_first or rule == "last")
+            assert ("auroc" in ahead) == is_first
+            assert not ahead & {"mcc", "fpr95"}
+            assert behind == ({"mcc"} if is_first and rule == "last" else set())
+
+
+def test_results_tell_which_setting_comes_nearer_to_five_by_the_best_nll() -> None:
+    shares = {
+        folder: [
+            means(f"{added}-nll", "kep_mc_dropout")[metric]
+            / means(f"{path}-nll", "deep_ensembles")[metric]
+            for metric in ("aurc", "nll", "ece")
+        ]
+        for folder, path, added in (
+            ("features", page.COLA_FEATURES, page.COLA_FEATURES_ADDED),
+            ("living", page.COLA_LIVING, page.COLA_LIVING_ADDED),
+        )
+    }
+    assert all(ours < theirs for ours, theirs in zip(*list(shares.values())[::-1], strict=True))
+    aurc, nll, ece = (100 * (share - 1) for share in shares["living"])
+    assert f"({aurc:.1f} and {nll:.1f} % behind in AURC and NLL, ahead in ECE)" in TEXT
+    assert ece < 0
 
 
 def test_decisions_tell_what_boldness_costs() -> None:
