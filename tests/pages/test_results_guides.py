@@ -12,7 +12,7 @@ import pytest
 from kepsvgp.configfile import differences, load_config
 from kepsvgp.files import read_json, read_json_lines
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 REPRODUCE = (ROOT / "docs" / "guides" / "reproduce.md").read_text()
 CONVERT = (ROOT / "docs" / "guides" / "convert.md").read_text()

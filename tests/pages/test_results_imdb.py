@@ -1,0 +1,69 @@
+"""What docs/results.md says of IMDB is what the files in `results/` say."""
+
+import json
+
+from pages.told import RESULTS, TEXT, gains, means, metrics, page
+
+IMDB = "imdb/tables/table1-imdb-small"
+
+
+def test_results_tell_how_kep_stands_on_imdb() -> None:
+    found = gains(IMDB, "kep", "msp")
+    assert metrics(found, better=True, sure=True) == {"ece", "nll"}
+    assert metrics(found, better=False, sure=True) == {"accuracy", "aurc", "auroc"}
+    told = "ahead in ECE and NLL, behind in accuracy, AURC and AUROC, all five beyond noise"
+    assert told in TEXT
+    for other in ("temperature", "kfllla", "mc_dropout"):
+        against = gains(IMDB, "kep", other)
+        assert against["ece"] == against["nll"] == (False, True)
+    sampled, single = means(IMDB, "mc_dropout"), means(IMDB, "kep")
+    told = [f"{m.upper()} {sampled[m]:.2f} against {single[m]:.2f}" for m in ("ece", "nll")]
+    assert f"({', '.join(told)}, both beyond noise)" in TEXT
+    for row in ("msp", "kep"):
+        (below,) = (
+            cell["paper"]["mean"] - 100 * cell["mean"]
+            for cell in page.table(IMDB)["cells"]
+            if (cell["row"], cell["column"]) == (row, "accuracy")
+        )
+        assert 2 <= below <= 3.2
+
+
+def test_results_tell_how_one_model_stands_to_five_on_imdb() -> None:
+    five = means(page.IMDB_FIVE, "deep_ensembles")
+    one, softmax = (
+        means("imdb/tables/table7-imdb-small", row) for row in ("kep_temperature", "temperature")
+    )
+    told = "ECE {ece:.2f}, NLL {nll:.2f} and AURC {aurc:.2f}".format(**five)
+    assert f"Five softmax models together have {told}" in TEXT
+    assert "has {ece:.2f}, {nll:.2f} and {aurc:.2f}".format(**one) in TEXT
+    assert "one softmax model with it {ece:.2f}, {nll:.2f} and {aurc:.2f}".format(**softmax) in TEXT
+    assert one["ece"] < five["ece"]
+    assert min(one["nll"], softmax["nll"]) > five["nll"]
+    assert min(one["aurc"], softmax["aurc"]) > five["aurc"]
+    assert len(page.table(page.IMDB_FIVE)["rows"][0]["runs"]) == 5
+
+
+def test_results_tell_what_the_scale_of_embeddings_did_to_ensembles() -> None:
+    one, five = means(IMDB, "msp"), means(page.IMDB_SCALE1_FIVE, "deep_ensembles")
+    assert one["accuracy"] > five["accuracy"]
+    assert one["aurc"] < five["aurc"]
+    assert one["nll"] > five["nll"]
+    assert one["ece"] > five["ece"]
+    noisy, small = (
+        means(path, "deep_ensembles")["accuracy"] - means(path, "msp")["accuracy"]
+        for path in (page.IMDB_SCALE1_FIVE, page.IMDB_FIVE)
+    )
+    told = f"five gain {noisy:.1f} points of accuracy over one with it, {small:.1f} without"
+    assert told in TEXT
+    for suffix in page.RULES.values():
+        found = gains(page.IMDB_SCALE1 + suffix, "kep", "msp")
+        assert metrics(found, better=False, sure=True) == set()
+
+
+def test_three_rules_are_one_on_imdb() -> None:
+    for run in (RESULTS / "imdb" / "runs").iterdir():
+        lines = (run / "history.jsonl").read_text().splitlines()
+        values = [json.loads(line)["val"] for line in lines]
+        # the first of equal scores is kept
+        assert max(range(3), key=lambda epoch: values[epoch]["accuracy"]) == 2
+        assert min(values, key=lambda val: val["nll"]) is values[2]
