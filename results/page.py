@@ -352,9 +352,9 @@ def folds(path: str, *rules: str) -> str:
 
 
 def fold_differences(path: str, *pairs: str) -> str:
-    """Some pairs of arms, KEP-SVGP − MSP, under each rule, with intervals."""
+    """Some pairs of arms under each rule, with intervals."""
     lines = {
-        f"{pair.removeprefix('KEP-SVGP, ').removesuffix(' − MSP')}, {rule}": fold_cells(
+        f"{pair.replace('…', 'KEP-SVGP')}, {rule}": fold_cells(
             fold_rule(path, rule)["differences"][pair]
         )
         for pair in pairs
@@ -455,6 +455,11 @@ FOLD_PAIRS = (
     "KEP-SVGP, authors' choices − MSP",
     "KEP-SVGP, noise that stays − MSP",
 )
+LAYERS_PAIRS = (
+    "KEP-SVGP − MSP",
+    "… + MC Dropout − MSP",
+    "… + MC Dropout − MC Dropout",
+)
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
@@ -538,7 +543,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-layers-selection": partial(selection, COLA_LAYERS, LIVING_ROWS),
     "cola-layers-added": partial(selection, COLA_LAYERS_ADDED, ADDED_ROWS),
     "cola-layers-folds": partial(folds, COLA_LAYERS_FOLDS, *RULES),
-    "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, "KEP-SVGP − MSP"),
+    "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, *LAYERS_PAIRS),
+    "cola-layers-fresh": partial(fold_differences, "cola-layers/fresh", *LAYERS_PAIRS),
     "against-softmax": partial(against_softmax, TABLE1),
     "against-softmax-main": partial(against_softmax, MAIN),
     "readme": readme,

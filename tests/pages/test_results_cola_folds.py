@@ -127,16 +127,6 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
     assert not any(scaled["nll"][metric] for metric in ("nll", "brier", "aurc"))
     kl = page.table(page.COLA_LAYERS_FOLDS)["last kl"]["KEP-SVGP"]
     assert f"with a KL of {min(kl):.1f} to {max(kl):.1f}" in TEXT
-    fresh = {
-        rule: page.table("cola-layers/fresh")["rules"][rule]["differences"]["KEP-SVGP − MSP"]
-        for rule in ("score", "last")
-    }
-    aurc = {rule: 1000 * found["aurc"]["difference"] for rule, found in fresh.items()}
-    assert f"level by the best score ({aurc['score']:+.1f})" in TEXT
-    assert f"and {-aurc['last']:.1f} lower at the last epoch, beyond noise" in TEXT
-    for rule, found in fresh.items():
-        assert (found["aurc"]["high"] < 0) == (rule == "last")
-        assert fold_sides("cola-layers/fresh", rule, "KEP-SVGP − MSP")[0] >= calibrated
     mixed, *tried = (
         {
             metric: scale * fold_mean("cola-layers/screen", "score", arm, metric)
@@ -171,6 +161,50 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
                 for epochs in (20, 50)
             )
             assert few < many
+
+
+def test_results_tell_what_mc_dropout_gave_on_folds() -> None:
+    calibrated = {"ece", "nll", "brier"}
+    _, alone, both = page.LAYERS_PAIRS
+    last, by_score, by_nll = (
+        fold_sides(page.COLA_LAYERS_FOLDS, rule, both) for rule in ("last", "score", "nll")
+    )
+    assert last[2] & SEVEN == by_score[2] & SEVEN == SEVEN - {"mcc"}
+    assert last[0] == calibrated | {"auroc", "aurc"}
+    assert by_score[0] == calibrated | {"auroc"}
+    assert last[1] == set()
+    assert by_score[1] == {"mcc"}
+    assert by_nll[2] & SEVEN == {"fpr95"}
+    for rule in ("last", "score"):
+        found = page.table(page.COLA_LAYERS_FOLDS)["rules"][rule]["differences"][alone]
+        assert abs(100 * found["fpr95"]["difference"]) < 0.2
+        ahead, behind, at_all = fold_sides(page.COLA_LAYERS_FOLDS, rule, alone)
+        assert ahead & SEVEN == calibrated | {"auroc", "aurc"}
+        assert "mcc" not in at_all
+        assert behind == set()
+    assert fold_sides(page.COLA_LAYERS_FOLDS, "nll", alone)[2] & SEVEN == {"fpr95"}
+
+
+def test_results_tell_what_the_folds_gave_that_had_chosen_nothing() -> None:
+    calibrated, fresh = {"ece", "nll", "brier"}, "cola-layers/fresh"
+    assert sum(page.table(fresh)["folds"].values()) == 4617
+    assert set(page.table(fresh)["folds"]) == {"2", "3", "4"}
+    assert set(page.table("cola-layers/screen")["folds"]) == {"0", "1"}
+    plain, alone, both = (
+        {rule: fold_sides(fresh, rule, pair) for rule in ("last", "score")}
+        for pair in page.LAYERS_PAIRS
+    )
+    assert plain["last"][2] & SEVEN == SEVEN - {"fpr95"}
+    assert alone["last"][2] & SEVEN == both["last"][2] & SEVEN == SEVEN
+    assert both["last"][0] & SEVEN == calibrated
+    assert alone["last"][0] & SEVEN == calibrated | {"aurc"}
+    for pair in (plain, alone, both):
+        ahead, behind, at_all = pair["score"]
+        assert ahead == calibrated
+        assert "mcc" not in at_all
+        assert ("mcc" in behind) == (pair is both)
+    level = page.table(fresh)["rules"]["score"]["differences"][page.LAYERS_PAIRS[0]]["aurc"]
+    assert f"AURC is level ({1000 * level['difference']:+.1f} without MC dropout)" in TEXT
 
 
 def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
