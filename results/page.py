@@ -12,10 +12,43 @@ import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent
+from evidence import (
+    CHECKPOINTS,
+    CIFAR10,
+    COLA,
+    COLA_FEATURES,
+    COLA_FEATURES_ADDED,
+    COLA_FOLDS,
+    COLA_LAYERS,
+    COLA_LAYERS_ADDED,
+    COLA_LAYERS_FOLDS,
+    COLA_LIVING,
+    COLA_LIVING_ADDED,
+    COLA_PAIRS,
+    COLA_SMALL,
+    FOLD_PAIRS,
+    FOLDS,
+    IMDB,
+    IMDB_FIVE,
+    IMDB_SCALE1,
+    IMDB_SCALE1_FIVE,
+    LAYERS_PAIRS,
+    RESULTS,
+    RULES,
+    Interval,
+    asked_intervals,
+    fold_columns,
+    fold_intervals,
+    fold_rule,
+    history,
+    intervals,
+    seeds_ahead,
+    sign,
+    table,
+)
+
 ROOT = RESULTS.parent
 DOCS = ROOT / "docs"
 PAGES = (
@@ -25,20 +58,9 @@ PAGES = (
     ROOT / "README.md",
 )
 BLOCK = re.compile(r"(<!-- (?P<name>(?!end )[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
-
-# which weights of a run are measured, and what the files of such tables end in
-RULES = {"best validation score": "", "best validation NLL": "-nll", "last epoch": "-last"}
-# and what runs call those weights
-CHECKPOINTS = {rule: suffix.removeprefix("-") or "score" for rule, suffix in RULES.items()}
 COMPARED = ("msp", "kep", "deep_ensembles", "kep_ensembles")
 LIVING_ROWS = ("msp", "temperature", "mc_dropout", "kfllla", *COMPARED[1:])
-ENDS = ("difference", "low", "high")
 ADDED_ROWS = ("kep_temperature", "kep_mc_dropout", "kep_kfllla")
-
-
-def table(path: str) -> dict[str, Any]:
-    """A table that `kepsvgp reproduce` wrote."""
-    return json.loads((RESULTS / path).with_suffix(".json").read_text())
 
 
 def markdown(path: str) -> str:
@@ -72,30 +94,21 @@ def counts(path: str) -> str:
     return f"Of the paper's {number} claims, each one method before another in one metric, {rest}\n"
 
 
-def compared(path: str) -> dict[tuple[str, str], dict[str, str]]:
-    """The rows that the paper compares: their difference in each metric, with its interval."""
-    found = table(path)
-    scales = {column["key"]: column["scale"] for column in found["columns"]}
-    pairs: dict[tuple[str, str], dict[str, str]] = {}
-    for claim in found["claims"]:
-        pair = claim["better"], claim["worse"]
-        ours, scale = claim["ours"], scales[claim["column"]]
-        if ours is None:
-            continue
-        ends = [ours[name] * scale for name in ENDS]
-        # a pair is told in one order, whichever side the paper's numbers put first
-        if pair[::-1] in pairs or not pair[0].startswith("kep"):
-            pair, ends = pair[::-1], [-ends[0], -ends[2], -ends[1]]
-        pairs.setdefault(pair, {})[claim["column"]] = interval_text(ends)
-    return pairs
-
-
-def interval_text(ends: list[float]) -> str:
+def interval_text(ends: Interval) -> str:
     """A difference with its interval, bold where that has no zero in it."""
     middle, low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
     # an interval is not broken over lines
     text = f"{middle} [{low},\N{NO-BREAK SPACE}{high}]"
     return f"**{text}**" if ends[1] > 0 or ends[2] < 0 else text
+
+
+def interval_lines(columns: list[dict[str, Any]], rows: dict[str, dict[str, Interval]]) -> str:
+    """A line of differences for every title."""
+    texts = {
+        title: {key: interval_text(ends) for key, ends in cells.items()}
+        for title, cells in rows.items()
+    }
+    return _lines(columns, texts)
 
 
 def differences(path: str) -> str:
@@ -108,15 +121,15 @@ def differences(path: str) -> str:
     }
     lines = {
         f"{titles[first]} − {titles[second]}": cells
-        for (first, second), cells in compared(path).items()
+        for (first, second), cells in intervals(path).items()
     }
-    return _lines(found["columns"], lines)
+    return interval_lines(found["columns"], lines)
 
 
 def differences_by_rule(path: str, pair: tuple[str, str]) -> str:
     """One pair under each rule that chooses the weights."""
-    lines = {rule: compared(path + suffix)[pair] for rule, suffix in RULES.items()}
-    return _lines(table(path)["columns"], lines)
+    lines = {rule: intervals(path + suffix)[pair] for rule, suffix in RULES.items()}
+    return interval_lines(table(path)["columns"], lines)
 
 
 def against_softmax(tables: dict[str, str]) -> str:
@@ -127,51 +140,29 @@ def against_softmax(tables: dict[str, str]) -> str:
         if path in FOLDS:
             score, found, ahead = first["key"], *folds_against_softmax(path)
         else:
-            score, found = table(path)["columns"][0]["key"], compared(path)["kep", "msp"]
+            score, found = table(path)["columns"][0]["key"], intervals(path)["kep", "msp"]
             ahead = seeds_ahead(path)
         cells = {
-            key: f"{text.replace(' [', '<br>[')}<br>{sum(ahead[key])} of {len(ahead[key])}"
-            for key, text in found.items()
+            key: f"{interval_text(ends).replace(' [', '<br>[')}"
+            f"<br>{sum(ahead[key])} of {len(ahead[key])}"
+            for key, ends in found.items()
         }
         lines[title] = cells | {"score": cells[score]}
     return _lines([{"key": "score", "title": "ACC or MCC ↑"}, *columns], lines)
 
 
-def folds_against_softmax(path: str) -> tuple[dict[str, str], dict[str, list[bool]]]:
+def folds_against_softmax(path: str) -> tuple[dict[str, Interval], dict[str, list[bool]]]:
     """The same of held-out folds: differences, and whether KEP-SVGP is ahead, seed by seed."""
-    found = fold_rule(path, "best validation score")
-    kep, msp = (found["results"][arm] for arm in (FOLDS[path], "MSP"))
+    rule = "best validation score"
+    kep, msp = (fold_rule(path, rule)["results"][arm] for arm in (FOLDS[path], "MSP"))
     ahead = {
         column["key"]: [
-            _sign(column) * ours > _sign(column) * theirs
+            sign(column) * ours > sign(column) * theirs
             for ours, theirs in zip(kep[column["key"]], msp[column["key"]], strict=False)
         ]
         for column in fold_columns()
     }
-    return fold_cells(found["differences"][f"{FOLDS[path]} − MSP"]), ahead
-
-
-def seeds_ahead(path: str, rule: str = "score") -> dict[str, list[bool]]:
-    """Whether KEP-SVGP is ahead of MSP in each metric, seed by seed."""
-    found, runs = table(path), (RESULTS / path).parents[1] / "runs"
-
-    def measured(method: str) -> list[dict[str, float]]:
-        (row,) = (row for row in found["rows"] if row["key"] == method)
-        files = (json.loads((runs / run / "metrics.json").read_text()) for run in row["runs"])
-        return [file[rule][method]["test"] for file in files]
-
-    pairs = list(zip(measured("kep"), measured("msp"), strict=True))
-    return {
-        column["key"]: [
-            _sign(column) * kep[column["key"]] > _sign(column) * msp[column["key"]]
-            for kep, msp in pairs
-        ]
-        for column in found["columns"]
-    }
-
-
-def _sign(column: dict[str, Any]) -> int:
-    return 1 if column["title"].endswith("↑") else -1
+    return fold_intervals(path, rule, f"{FOLDS[path]} − MSP"), ahead
 
 
 def _lines(columns: list[dict[str, Any]], rows: dict[str, dict[str, str]]) -> str:
@@ -236,12 +227,6 @@ LIVING = {
 }
 
 
-def history(run: str) -> list[dict[str, Any]]:
-    """What a run wrote of each of its epochs."""
-    text = (RESULTS / run / "history.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def trials() -> str:
     """What validation data say of each trial on CoLA."""
     lines = [
@@ -282,18 +267,12 @@ def living() -> str:
 
 def asked() -> str:
     """KEP-SVGP asked through MC dropout, against softmax and against five of it."""
-    found, columns = table("cola-features/differences")["rules"], table(COLA)["columns"]
     lines = {
-        f"− {other}, {rule}": {
-            column["key"]: interval_text(
-                [found[key][other][column["key"]][end] * column["scale"] for end in ENDS]
-            )
-            for column in columns
-        }
+        f"− {other}, {rule}": asked_intervals(rule, other)
         for other in ("MSP", "Deep Ensembles")
-        for rule, key in CHECKPOINTS.items()
+        for rule in RULES
     }
-    return _lines(columns, lines)
+    return interval_lines(table(COLA)["columns"], lines)
 
 
 def without_attention() -> str:
@@ -319,16 +298,6 @@ def without_attention() -> str:
     return _lines(columns, lines)
 
 
-def fold_columns() -> list[dict[str, Any]]:
-    """Those of CoLA's tables, after the accuracy."""
-    return [{"key": "accuracy", "title": "ACC ↑", "scale": 100}, *table(COLA)["columns"]]
-
-
-def fold_rule(path: str, rule: str) -> dict[str, Any]:
-    """What folds say under a rule that chooses the weights."""
-    return table(path)["rules"][CHECKPOINTS[rule]]
-
-
 def folds(path: str, *rules: str) -> str:
     """What held-out folds of the training set say of every arm, under each of the rules."""
     columns = fold_columns()
@@ -352,25 +321,50 @@ def folds(path: str, *rules: str) -> str:
 
 
 def fold_differences(path: str, *pairs: str) -> str:
-    """Some pairs of arms under each rule, with intervals."""
+    """Some pairs of arms under each rule."""
     lines = {
-        f"{pair.replace('…', 'KEP-SVGP')}, {rule}": fold_cells(
-            fold_rule(path, rule)["differences"][pair]
-        )
+        f"{pair.replace('…', 'KEP-SVGP')}, {rule}": fold_intervals(path, rule, pair)
         for pair in pairs
         for rule in RULES
     }
-    return _lines(fold_columns(), lines)
+    return interval_lines(fold_columns(), lines)
 
 
-def fold_cells(intervals: dict[str, dict[str, float]]) -> dict[str, str]:
-    """One pair of arms in every metric."""
-    return {
-        column["key"]: interval_text(
-            [intervals[column["key"]][end] * column["scale"] for end in ENDS]
-        )
-        for column in fold_columns()
-    }
+def of_seven() -> str:
+    """In how many metrics KEP-SVGP is ahead on CoLA, and beyond noise, under each rule."""
+    lines = [
+        "| | " + " | ".join(RULES) + " |",
+        "| --- |" + " ---: |" * len(RULES),
+        *(
+            f"| {title} | {' | '.join(tally(source(rule)) for rule in RULES)} |"
+            for title, source in SETTINGS
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# ahead and behind
+MARKS = (("+", 1), ("−", -1))
+
+
+def tally(found: dict[str, Interval]) -> str:
+    """The metrics ahead; in brackets those ahead, and those behind, beyond noise."""
+    signed = [
+        [sign(column) * end for end in found[column["key"]]] for column in table(COLA)["columns"]
+    ]
+    beyond = {mark: sum(min(by * e for e in ends) > 0 for ends in signed) for mark, by in MARKS}
+    marked = ", ".join(f"{mark}{count}" for mark, count in beyond.items() if count)
+    return f"{sum(middle > 0 for middle, *_ in signed)}" + (f" ({marked})" if marked else "")
+
+
+def of_table(path: str, rule: str) -> dict[str, Interval]:
+    """KEP-SVGP − MSP in a table."""
+    return intervals(path + RULES[rule])["kep", "msp"]
+
+
+def of_folds(path: str, pair: str, rule: str) -> dict[str, Interval]:
+    """A pair of arms on held-out folds."""
+    return fold_intervals(path, rule, pair)
 
 
 # table 1 of CoLA with the paper's schedule: title, its table and row
@@ -436,37 +430,6 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
     return text if cell["sd"] is None else f"{text} ± {cell['sd'] * scale:.2f}"
 
 
-COLA = "cola/tables/table1-cola-paper"
-COLA_SMALL = "cola-small/tables/table1-cola-small"
-COLA_LIVING = "cola-living/tables/table1-cola-small"
-COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
-COLA_FEATURES = "cola-features/tables/table1-cola-paper"
-COLA_FEATURES_ADDED = "cola-features/tables/table7-cola-paper"
-COLA_FOLDS = "cola-folds/folds"
-COLA_LAYERS = "cola-layers/tables/table1-cola-cola-features"
-COLA_LAYERS_ADDED = "cola-layers/tables/table7-cola-cola-features"
-COLA_LAYERS_FOLDS = "cola-layers/folds"
-# folds of the training set, and the arm that is held against softmax
-FOLDS = {
-    COLA_FOLDS: "KEP-SVGP, noise that stays",
-    COLA_LAYERS_FOLDS: "KEP-SVGP",
-}
-FOLD_PAIRS = (
-    "KEP-SVGP, authors' choices − MSP",
-    "KEP-SVGP, noise that stays − MSP",
-)
-LAYERS_PAIRS = (
-    "KEP-SVGP − MSP",
-    "… + MC Dropout − MSP",
-    "… + MC Dropout − MC Dropout",
-)
-COLA_PAIRS = "cola-table5/tables/table5-cola-small"
-IMDB = "imdb/tables/table1-imdb-small"
-IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
-# the same with token embeddings that begin with a standard deviation of 1
-IMDB_SCALE1 = "imdb-scale1/tables/table1-imdb-small"
-IMDB_SCALE1_FIVE = "imdb-scale1-five/tables/table1-imdb-small"
-CIFAR10 = "cifar10/tables/table1-cifar10-small"
 # what the README and the page of results show first
 MAIN = {
     "CoLA, features alone, 50 epochs, 527 sentences": COLA_FEATURES,
@@ -486,6 +449,26 @@ TABLE1 = {
     "10 epochs, noise that stays": COLA_LIVING,
     "… on 7,696 held-out sentences": COLA_FOLDS,
 }
+
+# CoLA's settings, and where each is held against softmax under a rule
+LAYERS, DROPOUT, DROPOUT_BOTH = LAYERS_PAIRS
+FRESH = "cola-layers/fresh"
+SETTINGS: list[tuple[str, Callable[[str], dict[str, Interval]]]] = [
+    ("features alone, 50 epochs", partial(of_table, COLA_FEATURES)),
+    ("… KEP-SVGP through MC dropout", partial(asked_intervals, other="MSP")),
+    ("layers side by side, 30 epochs", partial(of_table, COLA_LAYERS)),
+    ("… 20 epochs, 7,696 held-out sentences", partial(of_folds, COLA_LAYERS_FOLDS, LAYERS)),
+    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT)),
+    ("… both through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT_BOTH)),
+    ("… 4,617 of these, which had chosen nothing", partial(of_folds, FRESH, LAYERS)),
+    ("… KEP-SVGP through MC dropout", partial(of_folds, FRESH, DROPOUT)),
+    ("… both through MC dropout", partial(of_folds, FRESH, DROPOUT_BOTH)),
+    ("embeddings too, noise that stays, 10 epochs", partial(of_table, COLA_LIVING)),
+    ("… 7,696 held-out sentences", partial(of_folds, COLA_FOLDS, FOLD_PAIRS[1])),
+    ("embeddings too, authors' choices, 10 epochs", partial(of_table, COLA_SMALL)),
+    ("… 7,696 held-out sentences", partial(of_folds, COLA_FOLDS, FOLD_PAIRS[0])),
+    ("… 50 epochs", partial(of_table, COLA)),
+]
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "digits-defaults": partial(ours, "defaults/tables/defaults-digits-small"),
@@ -545,6 +528,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-layers-folds": partial(folds, COLA_LAYERS_FOLDS, *RULES),
     "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, *LAYERS_PAIRS),
     "cola-layers-fresh": partial(fold_differences, "cola-layers/fresh", *LAYERS_PAIRS),
+    "cola-of-seven": of_seven,
     "against-softmax": partial(against_softmax, TABLE1),
     "against-softmax-main": partial(against_softmax, MAIN),
     "readme": readme,

@@ -3,8 +3,10 @@
 import json
 import re
 
+import evidence
+import page
 import pytest
-from pages.told import RESULTS, TEXT, TOLD, page
+from pages.told import RESULTS, SEVEN, TEXT, TOLD, fold_sides, gains
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
@@ -31,7 +33,9 @@ def test_every_table_names_runs_whose_files_are_there() -> None:
     assert tables
     for path in tables:
         runs = {
-            run for row in page.table(str(path.relative_to(RESULTS)))["rows"] for run in row["runs"]
+            run
+            for row in evidence.table(str(path.relative_to(RESULTS)))["rows"]
+            for run in row["runs"]
         }
         assert runs
         for run in runs:
@@ -41,8 +45,8 @@ def test_every_table_names_runs_whose_files_are_there() -> None:
 
 def test_paper_has_kep_ahead_of_softmax_everywhere() -> None:
     # the folds' table compares methods, and repeats no claims of the paper
-    for path in {*page.TABLE1.values(), *page.MAIN.values()} - set(page.FOLDS):
-        claims = page.table(path)["claims"]
+    for path in {*page.TABLE1.values(), *page.MAIN.values()} - set(evidence.FOLDS):
+        claims = evidence.table(path)["claims"]
         pairs = [c for c in claims if {c["better"], c["worse"]} == {"kep", "msp"}]
         assert [claim["better"] for claim in pairs] == ["kep"] * 7
 
@@ -58,3 +62,24 @@ def test_results_tell_the_sizes_of_the_sets() -> None:
         for run in (RESULTS / data / "runs").iterdir():
             sizes = json.loads((run / "run.json").read_text())["splits"]["sizes"]
             assert told.format(**sizes) in TEXT
+
+
+def counted(at_all: int, ahead: int, behind: int) -> str:
+    marks = [f"{mark}{count}" for mark, count in (("+", ahead), ("−", behind)) if count]
+    return f"{at_all} ({', '.join(marks)})" if marks else f"{at_all}"
+
+
+def test_counts_of_seven_are_those_of_the_claims() -> None:
+    """The table of counts reads intervals; this reads the verdicts of tables, and the folds."""
+    for path in (evidence.COLA, evidence.COLA_FEATURES, evidence.COLA_LAYERS):
+        for rule, suffix in evidence.RULES.items():
+            found = list(gains(path + suffix, "kep", "msp").values())
+            sure = (found.count((better, True)) for better in (True, False))
+            count = sum(better for better, _ in found)
+            assert page.tally(page.of_table(path, rule)) == counted(count, *sure)
+    for pair in evidence.LAYERS_PAIRS:
+        for rule, key in evidence.CHECKPOINTS.items():
+            sides = fold_sides(evidence.COLA_LAYERS_FOLDS, key, pair)
+            ahead, behind, at_all = (len(side & SEVEN) for side in sides)
+            found = page.tally(page.of_folds(evidence.COLA_LAYERS_FOLDS, pair, rule))
+            assert found == counted(at_all, ahead, behind)

@@ -2,25 +2,26 @@
 
 import json
 
-from pages.told import RESULTS, TEXT, gains, means, metrics, page
-
-CIFAR10 = "cifar10/tables/table1-cifar10-small"
+import evidence
+from pages.told import RESULTS, TEXT, gains, means, metrics
 
 
 def test_results_tell_how_kep_stands_on_cifar10() -> None:
-    assert {"ece"} == metrics(gains(CIFAR10, "kep", "msp"), better=False, sure=False)
+    assert {"ece"} == metrics(gains(evidence.CIFAR10, "kep", "msp"), better=False, sure=False)
     six = {"accuracy", "aurc", "auroc", "fpr95", "nll", "brier"}
-    for suffix in page.RULES.values():
-        assert metrics(gains(CIFAR10 + suffix, "kep", "msp"), better=True, sure=True) == six
-    ensembles = gains(CIFAR10, "kep_ensembles", "deep_ensembles")
+    for suffix in evidence.RULES.values():
+        assert (
+            metrics(gains(evidence.CIFAR10 + suffix, "kep", "msp"), better=True, sure=True) == six
+        )
+    ensembles = gains(evidence.CIFAR10, "kep_ensembles", "deep_ensembles")
     four = {"accuracy", "aurc", "nll", "brier"}
     assert metrics(ensembles, better=True, sure=True) == four
     assert "six of the seven metrics, all six beyond noise" in TEXT
-    assert all(all(page.seeds_ahead(CIFAR10)[metric]) for metric in six)
-    one, many = means(CIFAR10, "kep"), means(CIFAR10, "deep_ensembles")
+    assert all(all(evidence.seeds_ahead(evidence.CIFAR10)[metric]) for metric in six)
+    one, many = means(evidence.CIFAR10, "kep"), means(evidence.CIFAR10, "deep_ensembles")
     told = ", ".join(f"{m.upper()} {one[m]:.2f} against {many[m]:.2f}" for m in ("aurc", "nll"))
     assert f"{told}, though ECE {one['ece']:.2f} against {many['ece']:.2f}" in TEXT
-    svdkl = gains(CIFAR10, "kep", "svdkl")
+    svdkl = gains(evidence.CIFAR10, "kep", "svdkl")
     assert metrics(svdkl, better=False, sure=True) == {"accuracy", "nll"}
     assert metrics(svdkl, better=True, sure=True) == {"ece"}
 
@@ -84,7 +85,7 @@ def test_results_tell_what_the_low_rank_map_costs() -> None:
 def test_results_tell_what_faded_with_a_low_rank_map() -> None:
     path = "cifar10/tables/table6-cifar10-small"
     kl, accuracy = {}, {}
-    for row in page.table(path)["rows"]:
+    for row in evidence.table(path)["rows"]:
         runs = [RESULTS / "cifar10" / "runs" / run for run in row["runs"]]
         lines = [(run / "history.jsonl").read_text().splitlines()[-1] for run in runs]
         kl[row["key"]] = [json.loads(line)["train"]["kl"] for line in lines]

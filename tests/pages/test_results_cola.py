@@ -2,28 +2,30 @@
 
 import json
 
+import evidence
+import page
 import pytest
-from pages.told import COLA, COLA_SMALL, RESULTS, TEXT, gains, means, metrics, page
+from pages.told import RESULTS, TEXT, gains, means, metrics
 
 
 def test_results_tell_how_kep_stands_to_softmax() -> None:
-    found = gains(COLA, "kep", "msp")
+    found = gains(evidence.COLA, "kep", "msp")
     ahead = {metric for metric, (better, _) in found.items() if better}
     certain = {metric for metric, (_, sure) in found.items() if sure}
     assert ahead == {"mcc", "aurc", "auroc"}
     assert certain == {"ece", "nll", "brier"}
     assert "KEP-SVGP is ahead in MCC, AURC and AUROC, all within noise, behind in FPR95" in TEXT
     assert "within noise, and behind in ECE, NLL and Brier score beyond it" in TEXT
-    svdkl = gains(COLA, "kep", "svdkl")
+    svdkl = gains(evidence.COLA, "kep", "svdkl")
     assert {metric for metric, (_, sure) in svdkl.items() if sure} == {"nll"}
     assert svdkl["nll"][0]
-    sgpa = gains(COLA, "kep", "sgpa")
+    sgpa = gains(evidence.COLA, "kep", "sgpa")
     assert metrics(sgpa, better=False, sure=True) == {"ece", "nll", "brier"}
     assert metrics(sgpa, better=True, sure=True) == set()
 
 
 def test_results_tell_what_hangs_on_the_rule() -> None:
-    rules = {rule: COLA + suffix for rule, suffix in page.RULES.items()}
+    rules = {rule: evidence.COLA + suffix for rule, suffix in evidence.RULES.items()}
     kep, msp = ({rule: means(path, row) for rule, path in rules.items()} for row in ("kep", "msp"))
     nll = {rule: (kep[rule]["nll"], msp[rule]["nll"]) for rule in rules}
     score, least, last = (nll[rule] for rule in rules)
@@ -41,7 +43,7 @@ def test_results_tell_what_hangs_on_the_rule() -> None:
 
 
 def test_results_tell_what_the_elbo_gave() -> None:
-    for suffix in page.RULES.values():
+    for suffix in evidence.RULES.values():
         path = f"cola-elbo/tables/table1-cola-paper{suffix}"
         kep, msp = means(path, "kep"), means(path, "msp")
         assert kep["mcc"] < msp["mcc"]
@@ -51,8 +53,8 @@ def test_results_tell_what_the_elbo_gave() -> None:
 
 def test_results_tell_how_one_model_stands_to_five() -> None:
     one = means("cola/tables/table7-cola-paper", "kep_temperature")
-    five = means(COLA, "deep_ensembles")
-    softmax = means(COLA, "temperature")
+    five = means(evidence.COLA, "deep_ensembles")
+    softmax = means(evidence.COLA, "temperature")
     told = f"has NLL {one['nll']:.2f} and ECE {one['ece']:.2f} where five softmax models have"
     assert f"{told} {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
     assert f"in AURC it has {one['aurc']:.2f} against {five['aurc']:.2f}" in TEXT
@@ -61,7 +63,8 @@ def test_results_tell_how_one_model_stands_to_five() -> None:
 
 def test_results_tell_what_features_alone_gave() -> None:
     found = {
-        rule: gains(page.COLA_FEATURES + end, "kep", "msp") for rule, end in page.RULES.items()
+        rule: gains(evidence.COLA_FEATURES + end, "kep", "msp")
+        for rule, end in evidence.RULES.items()
     }
     by_score, by_nll, last = found.values()
     calibrated = {"ece", "nll", "brier"}
@@ -76,11 +79,11 @@ def test_results_tell_what_features_alone_gave() -> None:
     scaled, softmax = (
         means(path, row)
         for path, row in (
-            (page.COLA_FEATURES_ADDED, "kep_temperature"),
-            (page.COLA_FEATURES, "temperature"),
+            (evidence.COLA_FEATURES_ADDED, "kep_temperature"),
+            (evidence.COLA_FEATURES, "temperature"),
         )
     )
-    both = gains(page.COLA_FEATURES_ADDED, "kep_temperature", "temperature")
+    both = gains(evidence.COLA_FEATURES_ADDED, "kep_temperature", "temperature")
     assert metrics(both, better=True, sure=True) == {"nll", "brier", "aurc"}
     assert both["ece"] == (False, False)
     for metric in ("nll", "ece"):
@@ -89,15 +92,15 @@ def test_results_tell_what_features_alone_gave() -> None:
 
 def test_results_tell_what_asking_through_dropout_gave() -> None:
     """All seven ahead of softmax under two rules, and how the one model stands to five."""
-    found = page.table("cola-features/differences")["rules"]
+    found = evidence.table("cola-features/differences")["rules"]
     upwards = {"mcc", "auroc"}
     for rule, end in (("score", ""), ("nll", "-nll"), ("last", "-last")):
-        one = means(page.COLA_FEATURES_ADDED + end, "kep_mc_dropout")
+        one = means(evidence.COLA_FEATURES_ADDED + end, "kep_mc_dropout")
         others = {
-            "MSP": means(page.COLA_FEATURES + end, "msp"),
-            "Deep Ensembles": means(page.COLA_FEATURES + end, "deep_ensembles"),
+            "MSP": means(evidence.COLA_FEATURES + end, "msp"),
+            "Deep Ensembles": means(evidence.COLA_FEATURES + end, "deep_ensembles"),
         }
-        scales = {c["key"]: c["scale"] for c in page.table(page.COLA_FEATURES)["columns"]}
+        scales = {c["key"]: c["scale"] for c in evidence.table(evidence.COLA_FEATURES)["columns"]}
         for name, other in others.items():
             for metric, interval in found[rule][name].items():
                 # the files of the tables and of the bootstrap know of the same predictions
@@ -112,7 +115,7 @@ def test_results_tell_what_asking_through_dropout_gave() -> None:
         certain = {"score": calibrated | {"aurc"}, "nll": set()}
         assert sure == certain.get(rule, calibrated | {"aurc", "mcc"})
         assert len(ahead["MSP"]) == (5 if rule == "nll" else 7)
-        same = means(page.COLA_FEATURES + end, "mc_dropout")
+        same = means(evidence.COLA_FEATURES + end, "mc_dropout")
         behind = {m for m in one if (one[m] < same[m]) == (m in upwards)}
         assert behind == {"auroc"} | ({"fpr95", "ece"} if rule == "nll" else set())
         if rule == "score":
@@ -139,7 +142,7 @@ def test_results_tell_what_asking_through_dropout_gave() -> None:
 
 def test_results_tell_that_it_is_no_posterior_that_has_learnt() -> None:
     """Every head is at its prior; without attention a model has less than half of the gain."""
-    (row,) = (row for row in page.table(page.COLA_FEATURES)["rows"] if row["key"] == "kep")
+    (row,) = (row for row in evidence.table(evidence.COLA_FEATURES)["rows"] if row["key"] == "kep")
     files = [
         json.loads((RESULTS / "cola-features" / "runs" / run / "inspect.json").read_text())
         for run in row["runs"]
@@ -174,18 +177,19 @@ def test_results_tell_that_it_is_no_posterior_that_has_learnt() -> None:
 def test_results_tell_what_speaks_against_features_alone() -> None:
     """The five under the rule that suits them, a temperature for one, and other domains."""
     five = {
-        rule: means(page.COLA_FEATURES + end, "deep_ensembles") for rule, end in page.RULES.items()
+        rule: means(evidence.COLA_FEATURES + end, "deep_ensembles")
+        for rule, end in evidence.RULES.items()
     }
     least = five["best validation NLL"]
     for metric in ("nll", "ece"):
         assert least[metric] == min(found[metric] for found in five.values())
     assert f"their lowest NLL and ECE ({least['nll']:.2f} and {least['ece']:.2f})" in TEXT
-    scaled = means(page.COLA_FEATURES, "temperature")
+    scaled = means(evidence.COLA_FEATURES, "temperature")
     assert all(scaled[m] < five["best validation score"][m] for m in ("nll", "ece"))
     assert f"({scaled['nll']:.2f} and {scaled['ece']:.2f} by the best score)" in TEXT
     path = "cola-features/tables/table2-cola-paper"
     assert f"MCC ({means(path, 'kep')['mcc']:.2f} against {means(path, 'msp')['mcc']:.2f})" in TEXT
-    rows = [row["key"] for row in page.table(path)["rows"]]
+    rows = [row["key"] for row in evidence.table(path)["rows"]]
     assert min(rows, key=lambda row: means(path, row)["mcc"]) == "kep_ensembles"
     found = gains(path, "kep", "msp")
     assert metrics(found, better=True, sure=True) == {"ece", "nll", "brier"}
@@ -194,8 +198,8 @@ def test_results_tell_what_speaks_against_features_alone() -> None:
 
 def test_the_layer_of_the_table_is_silent() -> None:
     """The last KL of every run in the tables, which the page says is that of the prior."""
-    for path in (COLA, COLA_SMALL):
-        (row,) = (row for row in page.table(path)["rows"] if row["key"] == "kep")
+    for path in (evidence.COLA, evidence.COLA_SMALL):
+        (row,) = (row for row in evidence.table(path)["rows"] if row["key"] == "kep")
         assert len(row["runs"]) == 5
         for run in row["runs"]:
             history = (RESULTS / path).parents[1] / "runs" / run / "history.jsonl"
@@ -216,12 +220,14 @@ def test_results_tell_which_test_numbers_were_seen() -> None:
 
 
 def test_floor_is_reached_nowhere_over_fifty_epochs_with_embeddings() -> None:
-    for suffix in page.RULES.values():
-        assert not all(better for better, _ in gains(COLA + suffix, "kep", "msp").values())
-    five = means(COLA + "-nll", "deep_ensembles")
+    for suffix in evidence.RULES.values():
+        assert not all(better for better, _ in gains(evidence.COLA + suffix, "kep", "msp").values())
+    five = means(evidence.COLA + "-nll", "deep_ensembles")
     assert f"the five have {five['nll']:.2f} and {five['ece']:.2f}" in TEXT
     one = means("cola/tables/table7-cola-paper", "kep_temperature")
     assert five["nll"] < one["nll"]
     assert five["ece"] < one["ece"]
-    scaled = [means(COLA + suffix, "temperature")["nll"] for suffix in page.RULES.values()]
+    scaled = [
+        means(evidence.COLA + suffix, "temperature")["nll"] for suffix in evidence.RULES.values()
+    ]
     assert "an NLL of {:.2f}, {:.2f} and {:.2f} under the three rules".format(*scaled) in TEXT

@@ -2,18 +2,19 @@
 
 from functools import partial
 
-from pages.told import RESULTS, SEVEN, TEXT, fold_mean, fold_sides, gains, means, metrics, page
+import evidence
+from pages.told import RESULTS, SEVEN, TEXT, fold_mean, fold_sides, gains, means, metrics
 
 
 def test_results_tell_what_the_folds_gave() -> None:
-    found = page.table(page.COLA_FOLDS)
+    found = evidence.table(evidence.COLA_FOLDS)
     assert sum(found["folds"].values()) == 7696
     assert {arm["seeds"] for arm in found["arms"] if "authors" in arm["name"]} == {3}
 
     def sides(rule: str, pair: str) -> tuple[set[str], set[str], set[str]]:
-        return fold_sides(page.COLA_FOLDS, rule, pair)
+        return fold_sides(evidence.COLA_FOLDS, rule, pair)
 
-    authors, living = page.FOLD_PAIRS
+    authors, living = evidence.FOLD_PAIRS
     calibrated, ordered = {"ece", "nll", "brier"}, {"aurc", "auroc"}
     by_score, last, by_nll = (sides(rule, living) for rule in ("score", "last", "nll"))
     assert by_score[0] == last[0] == calibrated | ordered
@@ -30,13 +31,12 @@ def test_results_tell_what_the_folds_gave() -> None:
     counts = [len(sides(rule, living)[2] & SEVEN) for rule in ("score", "last", "nll")]
     assert counts == [6, 5, 4]
     assert all(len(sides(rule, authors)[2] & SEVEN) == 5 for rule in ("score", "last", "nll"))
-    assert "six of seven by the best validation score, five at the last epoch and four" in TEXT
     kl = [value for arm, values in found["last kl"].items() if "authors" in arm for value in values]
     assert f"a KL of {min(kl):.1f} to {max(kl):.1f} at the last epoch" in TEXT
     half, _, _ = sides("score", "MSP, dropout 0.5 − MSP")
     assert half == {"accuracy", "mcc", "aurc", "brier"}
 
-    mean = partial(fold_mean, page.COLA_FOLDS)
+    mean = partial(fold_mean, evidence.COLA_FOLDS)
     softmax, kep, five = "MSP", "KEP-SVGP, noise that stays", "Deep Ensembles"
     for rule in ("score", "nll", "last"):
         called = {arm: share[0] for arm, share in found["rules"][rule]["predicted"].items()}
@@ -98,10 +98,10 @@ def test_results_tell_what_the_folds_gave() -> None:
 
 def test_results_tell_what_layers_side_by_side_gave() -> None:
     calibrated = {"ece", "nll", "brier"}
-    folds = page.table(page.COLA_LAYERS_FOLDS)["folds"]
+    folds = evidence.table(evidence.COLA_LAYERS_FOLDS)["folds"]
     assert sum(folds.values()) == 7696
     last, by_score, by_nll = (
-        fold_sides(page.COLA_LAYERS_FOLDS, rule, "KEP-SVGP − MSP")
+        fold_sides(evidence.COLA_LAYERS_FOLDS, rule, "KEP-SVGP − MSP")
         for rule in ("last", "score", "nll")
     )
     assert last == (calibrated | {"aurc", "accuracy"}, set(), SEVEN - {"fpr95"} | {"accuracy"})
@@ -109,15 +109,15 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
     assert by_nll == (set(), set(), {"mcc", "fpr95"})
     for metric, scale in (("nll", 10), ("brier", 100), ("ece", 100)):
         told = " against ".join(
-            f"{scale * fold_mean(page.COLA_LAYERS_FOLDS, 'last', arm, metric):.2f}"
+            f"{scale * fold_mean(evidence.COLA_LAYERS_FOLDS, 'last', arm, metric):.2f}"
             for arm in ("… + TS", "Temperature Scaling")
         )
         assert told in TEXT
     scaled = {
         rule: {
             metric: (
-                fold_mean(page.COLA_LAYERS_FOLDS, rule, "… + TS", metric)
-                < fold_mean(page.COLA_LAYERS_FOLDS, rule, "Temperature Scaling", metric)
+                fold_mean(evidence.COLA_LAYERS_FOLDS, rule, "… + TS", metric)
+                < fold_mean(evidence.COLA_LAYERS_FOLDS, rule, "Temperature Scaling", metric)
             )
             for metric in ("nll", "brier", "ece", "aurc")
         }
@@ -125,7 +125,7 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
     }
     assert all(scaled["score"].values())
     assert not any(scaled["nll"][metric] for metric in ("nll", "brier", "aurc"))
-    kl = page.table(page.COLA_LAYERS_FOLDS)["last kl"]["KEP-SVGP"]
+    kl = evidence.table(evidence.COLA_LAYERS_FOLDS)["last kl"]["KEP-SVGP"]
     assert f"with a KL of {min(kl):.1f} to {max(kl):.1f}" in TEXT
     mixed, *tried = (
         {
@@ -165,9 +165,9 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
 
 def test_results_tell_what_mc_dropout_gave_on_folds() -> None:
     calibrated = {"ece", "nll", "brier"}
-    _, alone, both = page.LAYERS_PAIRS
+    _, alone, both = evidence.LAYERS_PAIRS
     last, by_score, by_nll = (
-        fold_sides(page.COLA_LAYERS_FOLDS, rule, both) for rule in ("last", "score", "nll")
+        fold_sides(evidence.COLA_LAYERS_FOLDS, rule, both) for rule in ("last", "score", "nll")
     )
     assert last[2] & SEVEN == by_score[2] & SEVEN == SEVEN - {"mcc"}
     assert last[0] == calibrated | {"auroc", "aurc"}
@@ -176,23 +176,23 @@ def test_results_tell_what_mc_dropout_gave_on_folds() -> None:
     assert by_score[1] == {"mcc"}
     assert by_nll[2] & SEVEN == {"fpr95"}
     for rule in ("last", "score"):
-        found = page.table(page.COLA_LAYERS_FOLDS)["rules"][rule]["differences"][alone]
+        found = evidence.table(evidence.COLA_LAYERS_FOLDS)["rules"][rule]["differences"][alone]
         assert abs(100 * found["fpr95"]["difference"]) < 0.2
-        ahead, behind, at_all = fold_sides(page.COLA_LAYERS_FOLDS, rule, alone)
+        ahead, behind, at_all = fold_sides(evidence.COLA_LAYERS_FOLDS, rule, alone)
         assert ahead & SEVEN == calibrated | {"auroc", "aurc"}
         assert "mcc" not in at_all
         assert behind == set()
-    assert fold_sides(page.COLA_LAYERS_FOLDS, "nll", alone)[2] & SEVEN == {"fpr95"}
+    assert fold_sides(evidence.COLA_LAYERS_FOLDS, "nll", alone)[2] & SEVEN == {"fpr95"}
 
 
 def test_results_tell_what_the_folds_gave_that_had_chosen_nothing() -> None:
     calibrated, fresh = {"ece", "nll", "brier"}, "cola-layers/fresh"
-    assert sum(page.table(fresh)["folds"].values()) == 4617
-    assert set(page.table(fresh)["folds"]) == {"2", "3", "4"}
-    assert set(page.table("cola-layers/screen")["folds"]) == {"0", "1"}
+    assert sum(evidence.table(fresh)["folds"].values()) == 4617
+    assert set(evidence.table(fresh)["folds"]) == {"2", "3", "4"}
+    assert set(evidence.table("cola-layers/screen")["folds"]) == {"0", "1"}
     plain, alone, both = (
         {rule: fold_sides(fresh, rule, pair) for rule in ("last", "score")}
-        for pair in page.LAYERS_PAIRS
+        for pair in evidence.LAYERS_PAIRS
     )
     assert plain["last"][2] & SEVEN == SEVEN - {"fpr95"}
     assert alone["last"][2] & SEVEN == both["last"][2] & SEVEN == SEVEN
@@ -203,13 +203,13 @@ def test_results_tell_what_the_folds_gave_that_had_chosen_nothing() -> None:
         assert ahead == calibrated
         assert "mcc" not in at_all
         assert ("mcc" in behind) == (pair is both)
-    level = page.table(fresh)["rules"]["score"]["differences"][page.LAYERS_PAIRS[0]]["aurc"]
+    level = evidence.table(fresh)["rules"]["score"]["differences"][evidence.LAYERS_PAIRS[0]]["aurc"]
     assert f"AURC is level ({1000 * level['difference']:+.1f} without MC dropout)" in TEXT
 
 
 def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
     by_score, by_nll, last = (
-        gains(page.COLA_LAYERS + end, "kep", "msp") for end in page.RULES.values()
+        gains(evidence.COLA_LAYERS + end, "kep", "msp") for end in evidence.RULES.values()
     )
     for found in (by_score, last):
         assert metrics(found, better=True, sure=True) == {"ece", "nll", "brier"}
@@ -217,10 +217,10 @@ def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
         assert metrics(found, better=False, sure=True) == set()
     assert sum(better for better, _ in by_nll.values()) == 2
     assert not any(sure for _, sure in by_nll.values())
-    one, five = (means(page.COLA_LAYERS + "-last", row) for row in ("kep", "kep_ensembles"))
+    one, five = (means(evidence.COLA_LAYERS + "-last", row) for row in ("kep", "kep_ensembles"))
     paper = next(
         cell["paper"]
-        for cell in page.table(page.COLA_LAYERS + "-last")["cells"]
+        for cell in evidence.table(evidence.COLA_LAYERS + "-last")["cells"]
         if (cell["row"], cell["column"]) == ("kep", "mcc")
     )
     told = f"an MCC of {one['mcc']:.2f}, where the paper has {paper['mean']:.2f}"
@@ -228,48 +228,53 @@ def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
     tables = [
         (str(path.relative_to(RESULTS).with_suffix("")), row["key"])
         for path in RESULTS.glob("cola*/tables/table[17]-*.json")
-        for row in page.table(str(path.relative_to(RESULTS)))["rows"]
+        for row in evidence.table(str(path.relative_to(RESULTS)))["rows"]
     ]
     assert max(means(*each)["mcc"] for each in tables) == five["mcc"]
-    rows = [row["key"] for row in page.table(page.COLA_LAYERS + "-last")["rows"]]
-    assert five["auroc"] == min(means(page.COLA_LAYERS + "-last", row)["auroc"] for row in rows)
-    many = means(page.COLA_LAYERS + "-nll", "deep_ensembles")
+    rows = [row["key"] for row in evidence.table(evidence.COLA_LAYERS + "-last")["rows"]]
+    assert five["auroc"] == min(means(evidence.COLA_LAYERS + "-last", row)["auroc"] for row in rows)
+    many = means(evidence.COLA_LAYERS + "-nll", "deep_ensembles")
     told = "AURC {aurc:.2f}, AUROC {auroc:.2f}, FPR95 {fpr95:.2f}, NLL {nll:.2f} and a Brier score"
     assert f"{told.format(**many)} of {many['brier']:.2f}" in TEXT
     lower = dict.fromkeys(("aurc", "fpr95", "nll", "brier"), min)
     for metric, best in (lower | {"auroc": max}).items():
         assert best(means(*each)[metric] for each in tables) == many[metric]
-    assert sum(page.seeds_ahead(page.COLA_LAYERS)["nll"]) == 2
-    for end in page.RULES.values():
-        side, mix = (means(path + end, "msp") for path in (page.COLA_LAYERS, page.COLA_FEATURES))
+    assert sum(evidence.seeds_ahead(evidence.COLA_LAYERS)["nll"]) == 2
+    for end in evidence.RULES.values():
+        side, mix = (
+            means(path + end, "msp") for path in (evidence.COLA_LAYERS, evidence.COLA_FEATURES)
+        )
         assert side["mcc"] > mix["mcc"]
         assert side["aurc"] < mix["aurc"]
     for end, told in (
         ("-last", "({:.2f} against {:.2f})"),
         ("", "best score ({:.2f} against {:.2f})"),
     ):
-        side, mix = (means(path + end, "kep") for path in (page.COLA_LAYERS, page.COLA_FEATURES))
+        side, mix = (
+            means(path + end, "kep") for path in (evidence.COLA_LAYERS, evidence.COLA_FEATURES)
+        )
         assert told.format(side["mcc"], mix["mcc"]) in TEXT
         assert all(side[metric] > mix[metric] for metric in ("mcc", "aurc", "ece", "nll", "brier"))
     told = "(AURC {:.2f} against {:.2f} by the best score)"
     assert told.format(side["aurc"], mix["aurc"]) in TEXT
-    sampled, single = (means(page.COLA_LAYERS, row) for row in ("mc_dropout", "kep"))
+    sampled, single = (means(evidence.COLA_LAYERS, row) for row in ("mc_dropout", "kep"))
     upwards = {"mcc", "auroc"}
     ahead = {m for m in SEVEN if (single[m] > sampled[m]) == (m in upwards)}
     assert ahead == {"mcc", "brier"}
     nll = []
     for end in ("", "-last"):
         kep, softmax = (
-            means(page.COLA_LAYERS_ADDED + end, row) for row in ("kep_temperature", "temperature")
+            means(evidence.COLA_LAYERS_ADDED + end, row)
+            for row in ("kep_temperature", "temperature")
         )
         assert kep["ece"] > softmax["ece"]
         nll.append(f"{kep['nll']:.2f} against {softmax['nll']:.2f}")
-        both = gains(page.COLA_LAYERS_ADDED + end, "kep_temperature", "temperature")
+        both = gains(evidence.COLA_LAYERS_ADDED + end, "kep_temperature", "temperature")
         assert both["nll"] == (True, False)
     assert f"({nll[0]}, {nll[1]})" in TEXT
-    for end in page.RULES.values():
-        one = means(page.COLA_LAYERS_ADDED + end, "kep_mc_dropout")
-        five = means(page.COLA_LAYERS + end, "deep_ensembles")
+    for end in evidence.RULES.values():
+        one = means(evidence.COLA_LAYERS_ADDED + end, "kep_mc_dropout")
+        five = means(evidence.COLA_LAYERS + end, "deep_ensembles")
         ahead = {metric for metric in ("nll", "ece", "aurc") if one[metric] < five[metric]}
         assert ahead == ({"nll", "ece"} if end == "-last" else set())
     pairs = [f"{one[metric]:.2f} against {five[metric]:.2f}" for metric in ("nll", "ece")]
@@ -279,9 +284,12 @@ def test_results_tell_what_layers_side_by_side_gave_on_the_test_set() -> None:
 
 def test_results_tell_what_two_sets_of_folds_have_in_common() -> None:
     calibrated = {"ece", "nll", "brier"}
-    pairs = {page.COLA_FOLDS: page.FOLD_PAIRS[1], page.COLA_LAYERS_FOLDS: "KEP-SVGP − MSP"}
+    pairs = {
+        evidence.COLA_FOLDS: evidence.FOLD_PAIRS[1],
+        evidence.COLA_LAYERS_FOLDS: "KEP-SVGP − MSP",
+    }
     for path, pair in pairs.items():
-        is_first = path == page.COLA_FOLDS
+        is_first = path == evidence.COLA_FOLDS
         assert not fold_sides(path, "nll", pair)[0] & SEVEN
         for rule in ("score", "last"):
             ahead, behind, at_all = fold_sides(path, rule, pair)

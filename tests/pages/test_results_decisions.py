@@ -2,14 +2,16 @@
 
 import json
 
-from pages.told import RESULTS, ROOT, means, page
+import evidence
+import page
+from pages.told import RESULTS, ROOT, means
 
 
 def test_decisions_tell_what_boldness_costs() -> None:
     decisions = " ".join((ROOT / "docs" / "decisions.md").read_text().split())
     told = "those that call more than a fifth of the sentences unacceptable have the higher MCC"
     assert f"{told} and an ECE above 9, the others an ECE below 8" in decisions
-    screen = page.table("cola-folds/screen")
+    screen = evidence.table("cola-folds/screen")
     assert sum(screen["folds"].values()) == 3079
     assert "3,079 sentences, with one seed" in decisions
     assert round(10 * screen["labels"][0]) == 3
@@ -33,7 +35,7 @@ def test_decisions_tell_what_boldness_costs() -> None:
         assert 0 < softmax["mcc"][0] - last["mcc"][0] < 0.02
         assert last["ece"] > softmax["ece"]
         assert lr["mcc"] < softmax["mcc"]
-        longer = page.table("cola-folds/screen25")["rules"][rule]["differences"]
+        longer = evidence.table("cola-folds/screen25")["rules"][rule]["differences"]
         (longer,) = longer.values()
         assert longer["ece"]["high"] < 0
         assert longer["nll"]["high"] < 0
@@ -64,7 +66,7 @@ def test_decisions_tell_what_reading_features_alone_gave() -> None:
 
 def test_decisions_tell_what_won_on_cola() -> None:
     path = "cola-small/tables/defaults-cola-small"
-    rows = {row["key"] for row in page.table(path)["rows"]} - {"msp"}
+    rows = {row["key"] for row in evidence.table(path)["rows"]} - {"msp"}
     found = {row: means(path, row) for row in rows}
     for metric, place in (("aurc", 0), ("nll", 0), ("mcc", 1), ("fpr95", 1), ("brier", 1)):
         order = sorted(rows, key=lambda row: found[row][metric], reverse=metric == "mcc")

@@ -1,35 +1,34 @@
-"""What docs/results.md says of IMDB is what the files in `results/` say."""
+"""What docs/results.md says of evidence.IMDB is what the files in `results/` say."""
 
 import json
 
-from pages.told import RESULTS, TEXT, gains, means, metrics, page
-
-IMDB = "imdb/tables/table1-imdb-small"
+import evidence
+from pages.told import RESULTS, TEXT, gains, means, metrics
 
 
 def test_results_tell_how_kep_stands_on_imdb() -> None:
-    found = gains(IMDB, "kep", "msp")
+    found = gains(evidence.IMDB, "kep", "msp")
     assert metrics(found, better=True, sure=True) == {"ece", "nll"}
     assert metrics(found, better=False, sure=True) == {"accuracy", "aurc", "auroc"}
     told = "ahead in ECE and NLL, behind in accuracy, AURC and AUROC, all five beyond noise"
     assert told in TEXT
     for other in ("temperature", "kfllla", "mc_dropout"):
-        against = gains(IMDB, "kep", other)
+        against = gains(evidence.IMDB, "kep", other)
         assert against["ece"] == against["nll"] == (False, True)
-    sampled, single = means(IMDB, "mc_dropout"), means(IMDB, "kep")
+    sampled, single = means(evidence.IMDB, "mc_dropout"), means(evidence.IMDB, "kep")
     told = [f"{m.upper()} {sampled[m]:.2f} against {single[m]:.2f}" for m in ("ece", "nll")]
     assert f"({', '.join(told)}, both beyond noise)" in TEXT
     for row in ("msp", "kep"):
         (below,) = (
             cell["paper"]["mean"] - 100 * cell["mean"]
-            for cell in page.table(IMDB)["cells"]
+            for cell in evidence.table(evidence.IMDB)["cells"]
             if (cell["row"], cell["column"]) == (row, "accuracy")
         )
         assert 2 <= below <= 3.2
 
 
 def test_results_tell_how_one_model_stands_to_five_on_imdb() -> None:
-    five = means(page.IMDB_FIVE, "deep_ensembles")
+    five = means(evidence.IMDB_FIVE, "deep_ensembles")
     one, softmax = (
         means("imdb/tables/table7-imdb-small", row) for row in ("kep_temperature", "temperature")
     )
@@ -40,23 +39,23 @@ def test_results_tell_how_one_model_stands_to_five_on_imdb() -> None:
     assert one["ece"] < five["ece"]
     assert min(one["nll"], softmax["nll"]) > five["nll"]
     assert min(one["aurc"], softmax["aurc"]) > five["aurc"]
-    assert len(page.table(page.IMDB_FIVE)["rows"][0]["runs"]) == 5
+    assert len(evidence.table(evidence.IMDB_FIVE)["rows"][0]["runs"]) == 5
 
 
 def test_results_tell_what_the_scale_of_embeddings_did_to_ensembles() -> None:
-    one, five = means(IMDB, "msp"), means(page.IMDB_SCALE1_FIVE, "deep_ensembles")
+    one, five = means(evidence.IMDB, "msp"), means(evidence.IMDB_SCALE1_FIVE, "deep_ensembles")
     assert one["accuracy"] > five["accuracy"]
     assert one["aurc"] < five["aurc"]
     assert one["nll"] > five["nll"]
     assert one["ece"] > five["ece"]
     noisy, small = (
         means(path, "deep_ensembles")["accuracy"] - means(path, "msp")["accuracy"]
-        for path in (page.IMDB_SCALE1_FIVE, page.IMDB_FIVE)
+        for path in (evidence.IMDB_SCALE1_FIVE, evidence.IMDB_FIVE)
     )
     told = f"five gain {noisy:.1f} points of accuracy over one with it, {small:.1f} without"
     assert told in TEXT
-    for suffix in page.RULES.values():
-        found = gains(page.IMDB_SCALE1 + suffix, "kep", "msp")
+    for suffix in evidence.RULES.values():
+        found = gains(evidence.IMDB_SCALE1 + suffix, "kep", "msp")
         assert metrics(found, better=False, sure=True) == set()
 
 

@@ -1,27 +1,22 @@
 """The text of the result pages, and what the files in `results/` say, for tests to compare."""
 
-import importlib.util
 from pathlib import Path
+
+import evidence
+import page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 
-spec = importlib.util.spec_from_file_location("page", RESULTS / "page.py")
-assert spec is not None
-assert spec.loader is not None
-page = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(page)
 TOLD = page.PAGES[:2]
 TEXT = " ".join(word for path in TOLD for word in path.read_text().split())
 
-COLA = "cola/tables/table1-cola-paper"
-COLA_SMALL = "cola-small/tables/table1-cola-small"
 SEVEN = {"mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier"}
 
 
 def means(path: str, row: str) -> dict[str, float]:
     """The means of a row in the table's units."""
-    found = page.table(path)
+    found = evidence.table(path)
     scales = {column["key"]: column["scale"] for column in found["columns"]}
     return {
         cell["column"]: cell["mean"] * scales[cell["column"]]
@@ -33,7 +28,7 @@ def means(path: str, row: str) -> dict[str, float]:
 def gains(path: str, first: str, second: str) -> dict[str, tuple[bool, bool]]:
     """Whether the first row is better than the second, and whether that is beyond noise."""
     found = {}
-    for claim in page.table(path)["claims"]:
+    for claim in evidence.table(path)["claims"]:
         if claim["ours"] and {claim["better"], claim["worse"]} == {first, second}:
             holds = claim["verdict"].startswith("holds")
             is_first = holds == (claim["better"] == first)
@@ -48,9 +43,9 @@ def metrics(found: dict[str, tuple[bool, bool]], *, better: bool, sure: bool) ->
 def fold_sides(path: str, rule: str, pair: str) -> tuple[set[str], set[str], set[str]]:
     """What is ahead beyond noise, what is behind beyond it, and what is ahead at all."""
     ahead, behind, at_all = set(), set(), set()
-    for name, interval in page.table(path)["rules"][rule]["differences"][pair].items():
+    for name, interval in evidence.table(path)["rules"][rule]["differences"][pair].items():
         sign = 1 if name in {"accuracy", "mcc", "auroc"} else -1
-        ends = [sign * interval[end] for end in page.ENDS]
+        ends = [sign * interval[end] for end in evidence.ENDS]
         ahead |= {name} if min(ends) > 0 else set()
         behind |= {name} if max(ends) < 0 else set()
         at_all |= {name} if ends[0] > 0 else set()
@@ -59,5 +54,5 @@ def fold_sides(path: str, rule: str, pair: str) -> tuple[set[str], set[str], set
 
 def fold_mean(path: str, rule: str, arm: str, metric: str) -> float:
     """A metric of an arm, over its models."""
-    values = page.table(path)["rules"][rule]["results"][arm][metric]
+    values = evidence.table(path)["rules"][rule]["results"][arm][metric]
     return sum(values) / len(values)
