@@ -31,6 +31,17 @@ def test_other_pages_tell_what_was_measured() -> None:
     of_epoch = epoch["sgpa"]["ratio"] / epoch["kep"]["ratio"]
     assert f"an epoch takes {of_epoch:.1f} times as long" in readme
 
+    steps = [
+        contest["contenders"]["kep"]["ratio"]
+        for contest in (suites["train"][1], suites["train"][0])
+    ]
+    told = "takes {:.2f} of the time that it takes with softmax attention, one of a ViT of seven layers"
+    assert f"{told} {{:.2f}}".format(*steps) in readme
+    asked = [
+        contest["contenders"]["kep, 10 samples"]["ratio"] for contest in suites["predict"][::-1]
+    ]
+    assert "a prediction {:.2f} and {:.2f} of one softmax pass".format(*asked) in readme
+
     scale = (ROOT / "docs" / "guides" / "scale.md").read_text(encoding="utf-8")
     titles = ("KEP, `landmark`", "KEP, `dual`", "softmax, fused (to 8,192 tokens)")
     for title, growth in zip(titles, suites["scaling"], strict=True):

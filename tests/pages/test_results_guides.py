@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import pytest
@@ -239,3 +239,15 @@ def test_decisions_tell_how_near_the_scores_are_to_singular_vectors() -> None:
     text = " ".join(DECISIONS.split())
     assert f"its scores span {dual} of the leading singular subspace" in text
     assert f"those of landmarks {landmark}, random ones {chance}" in text
+
+
+def test_readme_tells_how_long_epochs_took() -> None:
+    def seconds(data: str, method: str) -> float:
+        files = (RESULTS / data / "runs").glob(f"*-{method}-s*/history.jsonl")
+        return median(line["seconds"] for file in files for line in read_json_lines(file))
+
+    imdb, cifar10, cola = (
+        seconds(data, "kep") / seconds(data, "msp") for data in ("imdb", "cifar10", "cola-features")
+    )
+    told = f"took {imdb:.1f} of softmax's time on IMDB, {cifar10:.1f} on CIFAR-10, and {cola:.1f}"
+    assert f"{told} on CoLA" in " ".join((ROOT / "README.md").read_text().split())
