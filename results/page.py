@@ -135,20 +135,21 @@ def differences_by_rule(path: str, pair: tuple[str, str]) -> str:
 def against_softmax(tables: dict[str, str]) -> str:
     """KEP-SVGP − MSP in each of the tables, and in how many seeds KEP-SVGP is ahead."""
     first, *columns = table(COLA)["columns"]
-    lines = {}
+    lines, scores = {}, set()
     for title, path in tables.items():
         if path in FOLDS:
-            score, found, ahead = first["key"], *folds_against_softmax(path)
+            score, (found, ahead) = first, folds_against_softmax(path)
         else:
-            score, found = table(path)["columns"][0]["key"], intervals(path)["kep", "msp"]
+            score, found = table(path)["columns"][0], intervals(path)["kep", "msp"]
             ahead = seeds_ahead(path)
         cells = {
             key: f"{interval_text(ends).replace(' [', '<br>[')}"
             f"<br>{sum(ahead[key])} of {len(ahead[key])}"
             for key, ends in found.items()
         }
-        lines[title] = cells | {"score": cells[score]}
-    return _lines([{"key": "score", "title": "ACC or MCC ↑"}, *columns], lines)
+        lines[title] = cells | {"score": cells[score["key"]]}
+        scores.add(score["title"].removesuffix(" ↑"))
+    return _lines([{"key": "score", "title": " or ".join(sorted(scores)) + " ↑"}, *columns], lines)
 
 
 def folds_against_softmax(path: str) -> tuple[dict[str, Interval], dict[str, list[bool]]]:

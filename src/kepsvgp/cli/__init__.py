@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 from importlib.metadata import version
 from typing import Annotated
 
@@ -65,6 +66,7 @@ def main() -> None:
     # what the terminal or the file behind it cannot encode is written out
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning
     try:
         app()
     except UserError as error:
@@ -85,6 +87,11 @@ def main() -> None:
             raise
         typer.echo(MESSAGE, err=True)
         sys.exit(INTERRUPTED)
+
+
+def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
+    # where in the code it arose helps no user
+    typer.echo(f"warning: {printable(str(message))}", err=True)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

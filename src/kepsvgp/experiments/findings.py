@@ -132,8 +132,8 @@ def findings(report: LayerReport) -> list[str]:
             if chance < 0.95 and (overlap - chance) / (1 - chance) < CLOSED_GAP:
                 found.append(
                     f"its {side} scores span {overlap:.0%} of the leading singular subspace, "
-                    f"where random ones span {chance:.0%}: model.kep.projection='dual', or a "
-                    "larger objective.ksvd_weight, may help"
+                    f"where random ones span {chance:.0%}: a larger objective.ksvd_weight, or "
+                    "another model.kep.projection, may help"
                 )
     if report.posterior is not None:
         found += _posterior_findings(report.posterior)
