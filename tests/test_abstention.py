@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -115,3 +116,16 @@ def test_predictions_know_their_samples_through_files_and_parts(generator, tmp_p
 def test_abstainer_refuses_a_risk_that_is_no_share(generator: torch.Generator) -> None:
     with pytest.raises(UserError, match=r"max_risk must lie in \(0, 1\); got 5"):
         Abstainer.fit(*calibrated(10, generator), max_risk=5)
+
+
+def test_rule_is_one_for_the_draws_it_was_fitted_to(generator: torch.Generator, tmp_path) -> None:
+    prediction, labels = calibrated(500, generator)
+    drawn = replace(prediction, num_samples=10, seed=0)
+    Abstainer.fit(drawn, labels).save(tmp_path)
+    rule = Abstainer.load(tmp_path)
+
+    assert rule.seed == 0
+    rule.abstain(drawn)
+    rule.abstain(prediction)
+    with pytest.raises(UserError, match=r"drawn with seed 0, .* it has seed 7"):
+        rule.abstain(replace(drawn, seed=7))

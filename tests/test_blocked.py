@@ -1,11 +1,14 @@
 """The blocks against the plain formulas, whatever the size of the blocks."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from kepsvgp import blocked, ksvd
+from kepsvgp import KEPAttention, blocked, ksvd
 
 # every size distinct and prime: a swapped axis cannot pass
 BATCH, HEAD, TOKEN, FEATURE, RANK = 3, 2, 7, 5, 11
@@ -155,3 +158,11 @@ def test_nothing_to_project_gives_nothing(shape: tuple[int, ...]) -> None:
     assert scores.shape == (shape[0], HEAD, RANK, shape[2])
     assert energy is not None
     assert (energy == 0).all()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_of_a_layer_take_the_blocks_too(copied) -> None:
+    layer = copied(KEPAttention(10, 2, rank=3))
+
+    assert ksvd.is_cosine(layer.feature_map)
+    assert not ksvd.is_cosine(ksvd.FeatureMap(ksvd.identity, torch.abs))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conversion import families
 from torch import Tensor
+from torch.onnx._internal.exporter import _onnx_program
 from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, convert, export, predict
@@ -204,3 +205,14 @@ def test_export_tells_mistakes(tmp_path: Path) -> None:
         export(model, tmp_path / "graph.pt2", ids, dynamic={"ids": {0: "batch"}})
     with pytest.raises(UserError, match="num_samples must be at least 1"):
         export(model, tmp_path / "graph.pt2", ids, num_samples=0)
+
+
+def test_weights_of_a_large_model_come_along(tmp_path: Path, monkeypatch) -> None:
+    """torch gives weights above 1.5 GB a file of their own; here above a kilobyte."""
+    monkeypatch.setattr(_onnx_program, "_LARGE_MODEL_THRESHOLD", 1000)
+    model, inputs = make("own image")
+    for _ in range(2):
+        path = export(model, tmp_path / "out" / "graph.onnx", inputs, num_samples=2)
+
+        assert {file.name for file in path.parent.iterdir()} == {"graph.onnx", "graph.onnx.data"}
+        assert load(path, "onnx")(inputs)[0].shape == (3, 5)

@@ -227,3 +227,16 @@ def test_bad_arguments_say_what_was_expected(model: Plain) -> None:
         predict(model, inputs(), num_samples=0)
     with pytest.raises(ValueError, match="at least one example"):
         predict_batches(model, [])
+
+
+def test_a_prediction_knows_its_seed_where_there_was_something_to_draw(tmp_path) -> None:
+    batches = [(torch.randn(4, 5, 8), torch.zeros(4, dtype=torch.long), torch.arange(4))]
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(40, 3))
+    kep = nn.Sequential(KEPAttention(8, 2, rank=3), plain)
+
+    found = predict_batches(kep, batches, num_samples=2, seed=3)
+    found.save(tmp_path / "p.safetensors")
+
+    assert found.seed == found[torch.tensor([1])].seed == 3
+    assert Prediction.load(tmp_path / "p.safetensors").seed == 3
+    assert predict_batches(plain, batches, seed=3).seed is None

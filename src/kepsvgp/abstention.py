@@ -24,6 +24,9 @@ class Abstainer:
     examples of the same distribution is at most `max_risk` (selection with guaranteed risk; see
     `kepsvgp.metrics.selective.threshold_for_risk`). Where no threshold keeps the promise,
     `threshold` is infinite and nothing is answered.
+
+    It is a promise for the very functions that answered the calibration examples: predict with
+    as many samples, averaged alike and drawn with the same seed, as `predict_batches` does.
     """
 
     threshold: float
@@ -38,6 +41,8 @@ class Abstainer:
     """Number of calibration examples."""
     num_samples: int | None = None
     """Number of samples behind each of their predictions, where it is known."""
+    seed: int | None = None
+    """What these were drawn with, where it is known."""
 
     @classmethod
     def fit(
@@ -74,12 +79,14 @@ class Abstainer:
             risk=found.risk,
             size=len(prediction),
             num_samples=prediction.num_samples,
+            seed=prediction.seed,
         )
 
     def abstain(self, prediction: Prediction) -> Bool[Tensor, " example"]:
         """True where the answer should be withheld.
 
-        A threshold is one for as many samples as it was fitted with; fewer are more confident.
+        A threshold is one for as many samples as it was fitted with, fewer are more confident,
+        and for their draws: other functions err elsewhere.
         """
         if None not in (self.num_samples, prediction.num_samples) and (
             self.num_samples != prediction.num_samples
@@ -88,6 +95,12 @@ class Abstainer:
                 f"prediction must average {self.num_samples} samples, as those that the rule was "
                 f"fitted to; it has {prediction.num_samples}, for which its promise does not hold. "
                 "Predict with as many samples, or fit the rule again."
+            )
+        if None not in (self.seed, prediction.seed) and self.seed != prediction.seed:
+            raise UserError(
+                f"prediction must be drawn with seed {self.seed}, as those that the rule was "
+                f"fitted to; it has seed {prediction.seed}, for which its promise does not hold. "
+                "Predict with the same seed, or fit the rule again."
             )
         return ~(prediction.confidence.double() >= self.threshold)
 
@@ -108,10 +121,10 @@ class Abstainer:
         """Reads what `save` wrote; the rule of other weights than those beside it is refused."""
         path = Path(folder) / FILE
         values = read_json(path)
-        # older rules know neither their weights nor their samples
+        # older rules know neither their weights nor their samples, nor how these were drawn
         weights = values.pop("weights", None) if isinstance(values, dict) else None
         names = {field.name for field in fields(cls)}
-        needed = names - {"num_samples"}
+        needed = names - {"num_samples", "seed"}
         if not isinstance(values, dict) or not needed <= values.keys() <= names:
             raise UserError(f"{path} must be a saved Abstainer; fit it again.")
         found = _weights(path.parent)

@@ -48,7 +48,7 @@ def project(
     with_energy: bool = False,
 ) -> Projected:
     """Projection scores (φ(t) W)ᵀ, zero at padding: `ksvd.project`, in blocks where it can be."""
-    if feature_map is ksvd.COSINE and is_supported(t, directions):
+    if ksvd.is_cosine(feature_map) and is_supported(t, directions):
         of_each = directions.expand(len(t), *directions.shape[-3:])
         scores, energy = _Scores.apply(t, of_each, mask, with_energy)
         return Projected(scores.mT, energy)

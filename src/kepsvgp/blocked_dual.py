@@ -35,7 +35,7 @@ def dual_scores(
     Queries of all heads come before keys, and H_e before H_r. Where the tokens are a part of
     longer sequences, `place` says which, and `whole` completes the directions that they make.
     """
-    can_be_blocked = feature_map is ksvd.COSINE and blocked.is_supported(qk, dual)
+    can_be_blocked = ksvd.is_cosine(feature_map) and blocked.is_supported(qk, dual)
     if place is None and can_be_blocked and blocked.has_whole_sequences(qk):
         scores, directions, energy = _DualScores.apply(qk, dual.mT, mask, with_energy)
         return blocked.Projected(scores.mT, energy), directions

@@ -74,7 +74,8 @@ def export(
 
     Args:
         model: Any classifier with KEP layers, our own or converted.
-        path: The file to write, such as `model.pt2` or `model.onnx`.
+        path: The file to write, such as `model.pt2` or `model.onnx`. The weights of a large ONNX
+            model, above 1.5 GB, are written beside it, to `model.onnx.data`.
         inputs: An example batch, a tensor or a mapping. Its contents do not matter.
         format: `"torch"` for `torch.export.load`, `"onnx"` for any ONNX runtime. By default what
             the name ends in says, and torch where it says nothing.
@@ -107,9 +108,23 @@ def export(
         with replacing(path) as temporary, warnings.catch_warnings():
             # the exporters warn of their own insides
             warnings.simplefilter("ignore")
-            write = _write_torch if format == "torch" else _write_onnx
-            write(graph.eval(), arguments, axes, temporary)
+            if format == "torch":
+                _write_torch(graph.eval(), arguments, axes, temporary)
+            else:
+                made = temporary.with_name(path.name)
+                _write_onnx(graph.eval(), arguments, axes, made)
+                _move_weights(made, path)
+                made.replace(temporary)
     return path
+
+
+def _move_weights(made: Path, path: Path) -> None:
+    """Above a size ONNX has its weights in a file of their own, which goes beside the graph."""
+    for weights in [file for file in made.parent.iterdir() if file != made]:
+        # an old graph would read the new weights
+        path.unlink(missing_ok=True)
+        with replacing(path.with_name(weights.name)) as temporary:
+            weights.replace(temporary)
 
 
 def _format(path: Path, wanted: Format | None) -> Format:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,10 +46,12 @@ def replacing(path: Path) -> Iterator[Path]:
     The content reaches the disk before the name changes, so that after a crash `path`
     holds either the old content or the new one. The temporary path is in a folder of its own,
     `.NAME.….part`, as libraries may put files of theirs beside it; all that a killed process
-    leaves is that folder, and the next to write `path` a day later removes it. A full disk or a
-    folder that may not be written to is a `UserError`.
+    leaves is that folder, and the next to write `path` a day later removes it. A file that is
+    replaced keeps its permissions, and a link goes on pointing to it. A full disk or a folder
+    that may not be written to is a `UserError`.
     """
     folder: str | None = None
+    path = path.resolve() if path.is_symlink() else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, pattern=f".{glob.escape(path.name)}.*.part", older_than=A_DAY)
@@ -58,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         # some libraries make it 0600; what we write should be as readable as any other new file
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error

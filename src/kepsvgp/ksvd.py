@@ -52,6 +52,11 @@ def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
 COSINE = FeatureMap(base=identity, scale=inverse_norm)
 
 
+def is_cosine(feature_map: FeatureMap) -> bool:
+    """Whether it is `COSINE`, or the copy that `deepcopy` and pickle make of it."""
+    return feature_map.base is identity and feature_map.scale is inverse_norm
+
+
 def at_least_float32(t: Tensor) -> Tensor:
     """`t` itself, or its float32 copy where it is of a narrower type."""
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t

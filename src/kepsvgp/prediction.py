@@ -27,7 +27,7 @@ from kepsvgp.objective import logits_of
 
 Average = Literal["probs", "logits"]
 
-_NUM_SAMPLES = "num_samples"
+_NUMBERS = ("num_samples", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Prediction:
     """Positions of the examples in their split, where they are known."""
     num_samples: int | None = None
     """Number of samples that were averaged, where it is known."""
+    seed: int | None = None
+    """What they were drawn with, where there was anything to draw and it is known."""
 
     @property
     def label(self) -> Int[Tensor, " example"]:
@@ -80,7 +82,7 @@ class Prediction:
             name: value[:, rows] if name == "logits" else value[rows]
             for name, value in self._present().items()
         }
-        return Prediction(**values, num_samples=self.num_samples)
+        return Prediction(**values, num_samples=self.num_samples, seed=self.seed)
 
     @classmethod
     def from_logits(
@@ -112,7 +114,7 @@ class Prediction:
             name: torch.cat([getattr(part, name) for part in parts], dim=int(name == "logits"))
             for name in names
         }
-        return cls(**values, num_samples=parts[0].num_samples)
+        return cls(**values, num_samples=parts[0].num_samples, seed=parts[0].seed)
 
     def save(self, path: Path, *, run: str = "") -> None:
         """Writes the prediction as a safetensors file, as a whole or not at all.
@@ -121,8 +123,11 @@ class Prediction:
         """
         tensors = {name: value.contiguous() for name, value in self._present().items()}
         about = {RUN: run} if run else {}
-        if self.num_samples is not None:
-            about[_NUM_SAMPLES] = str(self.num_samples)
+        about |= {
+            name: str(number)
+            for name, number in zip(_NUMBERS, (self.num_samples, self.seed), strict=True)
+            if number is not None
+        }
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata=tensor_metadata(about))
             seal_tensors(temporary)
@@ -134,8 +139,8 @@ class Prediction:
         about = check_tensors(path, "a saved prediction", remedy)
         check_run(path, about.get(RUN), run, remedy)
         try:
-            count = about.get(_NUM_SAMPLES)
-            return cls(**load_file(path), num_samples=None if count is None else int(count))
+            count, seed = (int(about[name]) if name in about else None for name in _NUMBERS)
+            return cls(**load_file(path), num_samples=count, seed=seed)
         except TypeError as error:
             raise UserError(
                 f"{path} must hold a saved prediction; it is something else ({error}). {remedy}"
@@ -273,12 +278,20 @@ def predict_batches(
             part = predictor.predict(inputs, generator=generator)
         kept = part.logits.cpu() if keep_logits and part.logits is not None else None
         probs, aleatoric = part.probs.cpu(), part.aleatoric.cpu()
-        parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples))
+        of_draws = seed if _draws(predictor, part) else None
+        parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples, of_draws))
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)
     assert whole.index is not None
     return whole[whole.index.argsort()]
+
+
+def _draws(predictor: nn.Module | Predictor, part: Prediction) -> bool:
+    """Whether another seed would give another prediction."""
+    if isinstance(predictor, nn.Module):
+        return bool(stochastic_layers(predictor))
+    return part.num_samples is not None and part.num_samples > 1
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from baselines.cases import CONFIG, IMAGES, TEXTS, make_batches, make_model
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from kepsvgp.attention import SoftmaxAttention, noise
+from kepsvgp.attention import KEPAttention, SoftmaxAttention, noise
+from kepsvgp.attention.base import fixed_draws, use_draws
 from kepsvgp.baselines import mc_dropout
 from kepsvgp.errors import UserError
 from kepsvgp.models import build_model
@@ -195,3 +196,53 @@ def test_model_without_dropout_is_refused() -> None:
 def test_dropout_out_of_reach_is_refused() -> None:
     with pytest.raises(UserError, match="MultiheadAttention"):
         mc_dropout.fit(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
+
+
+class ForeignWithKep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.2)
+        self.attention = KEPAttention(6, 2, rank=3, posterior_scale=1.0)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(self.drop(x)).mean(1))
+
+
+def test_draws_of_a_foreign_model_follow_from_the_generator_and_not_from_the_batch() -> None:
+    method = mc_dropout.fit(ForeignWithKep().eval(), num_samples=4)
+    x = torch.randn(7, 5, 6)
+
+    def probs(part: Tensor, seed: int) -> Tensor:
+        return method.predict(part, generator=torch.Generator().manual_seed(seed)).probs
+
+    assert torch.equal(probs(x, 1), probs(x, 1))
+    assert_close(torch.cat([probs(part, 1) for part in x.split(2)]), probs(x, 1))
+    assert not torch.equal(probs(x, 1), probs(x, 2))
+
+
+def test_each_sample_of_a_foreign_model_has_its_own_draw() -> None:
+    model = ForeignWithKep().eval()
+    method = mc_dropout.fit(model, num_samples=3)
+    x = torch.randn(2, 5, 6)
+    seeds = torch.tensor([4, 4, 4])
+    with torch.no_grad():
+        sampled = method._sampled_logits(x, seeds, torch.Generator().manual_seed(0))
+        with fixed_draws(model, 3, generator=torch.Generator().manual_seed(0)) as draws:
+            (u,) = draws.values()
+            for sample in range(3):
+                # the masks are those of one seed, so that the samples differ by their draws alone
+                one = mc_dropout.SharedDropout(seeds[:1], folded=True)
+                with one, use_draws({model.attention: u[sample : sample + 1]}):
+                    assert_close(model(x), sampled[sample])
+    assert not torch.equal(sampled[0], sampled[1])
+
+
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.Dropout2d])
+def test_other_kinds_of_dropout_are_refused(kind) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), kind(0.5), nn.Linear(4, 3))
+
+    with pytest.raises(UserError, match=f"does not reach {kind.__name__}"):
+        mc_dropout.fit(model)
+    model[2].p = 0.0
+    mc_dropout.fit(model)

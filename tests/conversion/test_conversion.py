@@ -309,3 +309,37 @@ def test_warm_start_sees_the_output_before_it_is_changed_in_place() -> None:
         convert(model, calibration=[x], warm_steps=30)
         errors += [layer.start_error for layer in converted_layers(model).values()]
     assert errors[0] == errors[1]
+
+
+def masked_encoder() -> tuple[nn.Module, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 13, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[2] = True
+    return encoder, {"src": torch.randn(3, 5, 12), "src_key_padding_mask": padding}
+
+
+def test_a_row_of_padding_alone_does_not_spoil_the_start() -> None:
+    encoder, batch = masked_encoder()
+    whole, _ = masked_encoder()
+
+    convert(encoder, calibration=[batch], warm_steps=5)
+    convert(whole, calibration=[{name: value[:2] for name, value in batch.items()}], warm_steps=5)
+
+    for ours, theirs in zip(encoder.parameters(), whole.parameters(), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("batch", [torch.zeros(3, 5, 12), torch.full((3, 5, 12), torch.nan)])
+def test_batches_that_nothing_can_be_fitted_to_leave_the_model_alone(batch: Tensor) -> None:
+    encoder, _ = masked_encoder()
+    encoder.to(torch.float64)
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+
+    with pytest.raises(UserError, match="calibration must let the layer be fitted"):
+        convert(encoder, "all", calibration=[batch.double()], warm_steps=2)
+
+    after = encoder.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

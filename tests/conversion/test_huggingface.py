@@ -8,7 +8,7 @@ from families import CLASSES, IMAGE, TEXT
 from torch.testing import assert_close
 
 from kepsvgp import convert, loss, predict
-from kepsvgp.conversion import converted_layers, load_pretrained, save_pretrained
+from kepsvgp.conversion import converted_layers, folder, load_pretrained, save_pretrained
 from kepsvgp.errors import UserError
 
 ALL = (*TEXT, *IMAGE)
@@ -224,3 +224,39 @@ def test_only_classifiers_are_predicted_with() -> None:
     bare = convert(families.make("bert").model.bert, rank=3)
     with pytest.raises(UserError, match="must return logits"):
         predict(bare, ids, num_samples=2)
+
+
+class Interrupted:
+    def save_pretrained(self, save_directory: str) -> None:
+        (Path(save_directory) / "processor.json").write_text("{}")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_save_leaves_the_old_model(tmp_path: Path) -> None:
+    first, _ = families.make("bert")
+    first.config.id2label = {0: "a", 1: "b", 2: "c"}
+    save_pretrained(convert(first, rank=3), tmp_path)
+    second, _ = families.make("bert")
+    second.config.id2label = {0: "c", 1: "b", 2: "a"}
+
+    with pytest.raises(KeyboardInterrupt):
+        save_pretrained(convert(second, rank=3), tmp_path, processor=Interrupted())
+
+    assert load_pretrained(tmp_path).config.id2label == {0: "a", 1: "b", 2: "c"}
+    names = {"config.json", "kepsvgp.json", "model.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_save_that_ends_between_weights_and_record_is_refused(tmp_path, monkeypatch) -> None:
+    model, _ = families.make("bert")
+    save_pretrained(convert(model, rank=3), tmp_path)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder, "write_json", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_pretrained(model, tmp_path)
+
+    with pytest.raises(UserError, match="must"):
+        load_pretrained(tmp_path)

@@ -1,6 +1,7 @@
 import math
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kepsvgp import metrics
+from kepsvgp.errors import UserError
 from kepsvgp.metrics import UndefinedMetricWarning
 
 RANKING = ["aurc", "eaurc", "auroc", "fpr95", "aupr_success", "aupr_error"]
@@ -103,3 +105,29 @@ def test_all_metrics_with_certain_probabilities_are_finite() -> None:
     assert values["aurc"] == pytest.approx(1 / 4)
     assert values["auroc"] == 0.5
     assert values["fpr95"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda a: a[::-1].copy()[::-1], lambda a: a.astype(a.dtype.newbyteorder(">"))],
+    ids=["backwards", "of another machine"],
+)
+def test_arrays_that_torch_cannot_share_are_copied(changed) -> None:
+    probs = np.random.default_rng(0).dirichlet([1, 1, 1], size=50)
+    labels = np.arange(50) % 3
+
+    found = metrics.all_metrics(changed(probs), changed(labels))
+
+    assert found == metrics.all_metrics(probs, labels)
+
+
+def test_labels_that_are_no_integers_are_refused() -> None:
+    probs, labels = np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1])
+    # as users have it, without the checks of types that tests run with
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        assert metrics.accuracy(probs, labels.astype(float)) == 0.75
+        with pytest.raises(UserError, match=r"one integer for each of the 4 rows .*float64"):
+            metrics.accuracy(probs, labels + 0.9)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

@@ -3,7 +3,7 @@
 A sample is one set of dropout masks for the whole data set, as one draw of the network's
 weights would be: the mask at a layer, position and channel follows from the seed alone, so a
 prediction depends on neither the batch nor the padding. Everything else stays in evaluation
-mode. Layers before the first dropout run once.
+mode. In our own models layers before the first dropout run once.
 
 References:
     Gal and Ghahramani, 2016, arXiv:1506.02142.
@@ -20,10 +20,16 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from kepsvgp.attention import noise
-from kepsvgp.attention.base import PenalisedAttention, fixed_draws, stochastic_layers
+from kepsvgp.attention.base import (
+    PenalisedAttention,
+    fixed_draws,
+    stochastic_layers,
+    use_draws,
+)
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
@@ -51,16 +57,24 @@ class MCDropout:
     def _sampled_logits(
         self, inputs: Any, seeds: Int[Tensor, " sample"], generator: torch.Generator | None
     ) -> Float[Tensor, "sample batch class"]:
-        # our own models broadcast over a sample axis; others have it folded into the batch
-        own = isinstance(self.model, Classifier)
-        num_samples = len(seeds)
-        sampling = SharedDropout(seeds, folded=not own)
-        with _attention_dropout(self.model, sampling), sampling:
-            if own:
-                # layers that draw, such as KEP's, draw as many samples
-                with fixed_draws(self.model, num_samples, generator=generator):
-                    return call(self.model, inputs, num_samples=num_samples)
-            return call(self.model, _repeat(inputs, num_samples)).unflatten(0, (num_samples, -1))
+        # layers that draw, such as KEP's, draw as many samples
+        with fixed_draws(self.model, len(seeds), generator=generator) as draws:
+            # our own models broadcast over a sample axis; others are called once a sample
+            if isinstance(self.model, Classifier):
+                sampling = SharedDropout(seeds, folded=False)
+                with _attention_dropout(self.model, sampling), sampling:
+                    return call(self.model, inputs, num_samples=len(seeds))
+            return torch.stack(
+                [self._one(inputs, seeds[i : i + 1], draws, i) for i in range(len(seeds))]
+            )
+
+    def _one(
+        self, inputs: Any, seed: Int[Tensor, "1"], draws: Mapping[nn.Module, Tensor], sample: int
+    ) -> Float[Tensor, "batch class"]:
+        sampling = SharedDropout(seed, folded=True)
+        own = {layer: u[sample : sample + 1] for layer, u in draws.items()}
+        with _attention_dropout(self.model, sampling), sampling, use_draws(own):
+            return call(self.model, inputs)
 
 
 def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
@@ -75,6 +89,16 @@ def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
             "mc_dropout must reach every dropout; that inside torch.nn.MultiheadAttention is out "
             "of its reach. Set its dropout to 0, or use an attention built on "
             "scaled_dot_product_attention."
+        )
+    others = {
+        type(module).__name__
+        for module in model.modules()
+        if isinstance(module, _DropoutNd) and not isinstance(module, nn.Dropout) and module.p > 0
+    }
+    if others:
+        raise UserError(
+            f"mc_dropout must reach every dropout; it does not reach {', '.join(sorted(others))}. "
+            "Set its rate to 0, or use torch.nn.Dropout."
         )
     return MCDropout(model, num_samples)
 
@@ -215,10 +239,3 @@ def _attention_modules(model: nn.Module) -> list[nn.Module]:
             )
         )
     ]
-
-
-def _repeat(inputs: Any, times: int) -> Any:
-    """Inputs of all samples, one sample after another."""
-    if isinstance(inputs, Mapping):
-        return {name: _repeat(value, times) for name, value in inputs.items()}
-    return inputs.repeat(times, *[1] * (inputs.ndim - 1))

@@ -53,11 +53,14 @@ def convert(
     modules = [candidate.module for candidate in chosen]
     without_nested_tensors(model, modules)
     calls = {} if calibration is None else record(model, modules, calibration)
+    made = {}
     for name, module, adapter in chosen:
         assert adapter is not None
-        converted = adapter(module, rank=rank, **settings)
+        made[name] = converted = adapter(module, rank=rank, **settings)
         if calls:
             converted.start_error = warm_start(converted, calls.pop(module), steps=warm_steps)
+    # once all are made: where one cannot be, the model stays what it was
+    for name, converted in made.items():
         model = replace(model, name, converted)
     return model
 

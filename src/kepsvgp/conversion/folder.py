@@ -6,6 +6,7 @@ config.json         Hugging Face models: their own configuration
 tokenizer…          Hugging Face models: what prepares their inputs, where it was given
 """
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +22,13 @@ from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
+    A_DAY,
     CHECKSUM,
     check_tensors,
     read_json,
     replacing,
     seal_tensors,
+    sweep,
     tensor_metadata,
     write_json,
 )
@@ -86,16 +89,24 @@ def save_pretrained(
         "classes": None if classes is None else list(classes),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    if recipe.library == "transformers":
-        config: Any = model.config
-        config.architectures = [type(model).__name__]
-        config.save_pretrained(folder)
-    if processor is not None:
-        processor.save_pretrained(str(folder))
-    with replacing(folder / WEIGHTS) as temporary:
-        save_model(model, str(temporary), metadata=tensor_metadata({"format": "pt"}))
-        seal_tensors(temporary)
-        record["weights"] = check_tensors(temporary, "weights", "")[CHECKSUM]
+    sweep(folder, older_than=A_DAY)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as made:
+        # what others write comes first and elsewhere: until all is there the old model stays whole
+        if recipe.library == "transformers":
+            config: Any = model.config
+            config.architectures = [type(model).__name__]
+            config.save_pretrained(made)
+        if processor is not None:
+            processor.save_pretrained(made)
+        with replacing(folder / WEIGHTS) as temporary:
+            save_model(model, str(temporary), metadata=tensor_metadata({"format": "pt"}))
+            seal_tensors(temporary)
+            record["weights"] = check_tensors(temporary, "weights", "")[CHECKSUM]
+        # between old and new the folder is refused
+        (folder / RECORD).unlink(missing_ok=True)
+        for path in (path for path in Path(made).rglob("*") if path.is_file()):
+            with replacing(folder / path.relative_to(made)) as temporary:
+                path.replace(temporary)
     # last: a folder with this file is complete
     write_json(folder / RECORD, record)
 

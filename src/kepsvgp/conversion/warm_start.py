@@ -6,6 +6,7 @@ hundred steps of Adam. The squared error is over real tokens and relative to the
 targets, so that 1 is no better than a constant.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -87,6 +88,19 @@ def warm_start(converted: ConvertedAttention, calls: list[Call], *, steps: int) 
     dtype = next(converted.kep.parameters()).dtype
     # at float32, whatever the model has: half precision has no room for small steps
     converted.float()
+    try:
+        error = _fit(converted, calls, steps)
+    finally:
+        converted.to(dtype)
+    if not math.isfinite(error):
+        raise UserError(
+            f"calibration must let the layer be fitted; its error became {error}. Look for NaN or "
+            "extreme numbers in the batches, and for batches whose tokens are all alike."
+        )
+    return error
+
+
+def _fit(converted: ConvertedAttention, calls: list[Call], steps: int) -> float:
     pairs = [_pair(converted, call) for call in calls]
     variance = torch.cat([_real(target, mask) for _, mask, target in pairs]).var(dim=0).mean()
     trained = {n: p for n, p in converted.kep.named_parameters() if n != "u_tril_raw"}
@@ -109,7 +123,6 @@ def warm_start(converted: ConvertedAttention, calls: list[Call], *, steps: int) 
     with torch.no_grad():
         balance(converted.kep)
         errors = [_error(converted, pair) / variance for pair in pairs]
-    converted.to(dtype)
     return torch.stack(errors).mean().item()
 
 
@@ -138,7 +151,12 @@ def _pair(converted: ConvertedAttention, call: Call) -> Pair:
     finally:
         handle.remove()
     x, mask = seen[0]
-    return Pair(x, mask, converted.tokens_of(call.output).float())
+    target = converted.tokens_of(call.output).float()
+    if mask is None:
+        return Pair(x, mask, target)
+    # attention over padding alone is not a number
+    has_tokens = mask.any(dim=1)
+    return Pair(x[has_tokens], mask[has_tokens], target[has_tokens])
 
 
 def _to_float(arguments: Any) -> Any:

@@ -37,12 +37,13 @@ class Outcome(NamedTuple):
 def outcome(probs: Float[Array, "example class"], labels: Integer[Array, " example"]) -> Outcome:
     """The predicted label, its probability and its correctness for each example."""
     checked = check_probs(as_tensor(probs))
-    targets = as_tensor(labels).long()
+    given = as_tensor(labels)
+    targets = given.long()
     num_examples, num_classes = checked.shape
-    if targets.shape != (num_examples,):
+    if targets.shape != (num_examples,) or not torch.equal(targets.to(given.dtype), given):
         raise UserError(
             f"labels must be one integer for each of the {num_examples} rows of probs; got "
-            f"shape {tuple(targets.shape)}."
+            f"shape {tuple(given.shape)} and {given.dtype}."
         )
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= num_classes:
@@ -76,9 +77,12 @@ def check_probs(probs: Tensor) -> Tensor:
 
 def as_tensor(values: Array) -> Tensor:
     """The values as a CPU tensor; half precisions become float32, which holds them exactly."""
-    if isinstance(values, np.ndarray) and not values.flags.writeable:
-        # torch warns when it shares memory it must not write to
-        values = values.copy()
+    if isinstance(values, np.ndarray):
+        # what torch cannot share: memory that it must not write to, runs backwards, or has the
+        # bytes of another machine
+        strides = all(stride >= 0 for stride in values.strides)
+        if not (values.flags.writeable and strides and values.dtype.isnative):
+            values = values.astype(values.dtype.newbyteorder("="), order="C")
     tensor = torch.as_tensor(values).detach().cpu()
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
