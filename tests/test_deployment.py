@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.onnx._internal.exporter import _onnx_program
 from torch.testing import assert_close
 
-from kepsvgp import KEPAttention, convert, export, predict
+from kepsvgp import KEPAttention, convert, deployment, export, predict
 from kepsvgp.attention.base import stochastic_layers
 from kepsvgp.config import KepConfig, ModelConfig
 from kepsvgp.errors import UserError
@@ -216,3 +216,15 @@ def test_weights_of_a_large_model_come_along(tmp_path: Path, monkeypatch) -> Non
 
         assert {file.name for file in path.parent.iterdir()} == {"graph.onnx", "graph.onnx.data"}
         assert load(path, "onnx")(inputs)[0].shape == (3, 5)
+
+
+@pytest.mark.parametrize(("dtype", "is_close"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_graphs_may_differ_by_the_rounding_of_their_numbers(dtype, is_close: bool) -> None:
+    graph = torch.nn.Linear(2, 2).to(dtype)
+    expected, actual = torch.zeros(3), torch.full((3,), 1e-3)
+
+    if is_close:
+        deployment._check_equal(graph, expected, actual)
+        actual += 0.1
+    with pytest.raises(RuntimeError, match="differs from the model"):
+        deployment._check_equal(graph, expected, actual)
