@@ -1,4 +1,4 @@
-"""What docs/results.md says of evidence.IMDB is what the files in `results/` say."""
+"""What docs/results.md says of IMDB is what the files in `results/` say."""
 
 import json
 
