@@ -7,7 +7,7 @@ processor that was saved beside a converted model.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,7 +144,8 @@ def _from_pretrained(path: Path, num_samples: int, seed: int) -> Server:
     def answer(items: Sequence[Any]) -> Prediction:
         generator = torch.Generator(device).manual_seed(seed)
         inputs = to_device(collate(items), device)
-        return predict(model, inputs, num_samples=num_samples, generator=generator)
+        answered = predict(model, inputs, num_samples=num_samples, generator=generator)
+        return replace(answered, seed=seed)
 
     return Server(path, task, class_names(path, model), load, answer)
 
