@@ -378,3 +378,15 @@ def test_rule_of_the_model_before_is_refused(texts, tmp_path, monkeypatch, capsy
     assert call(monkeypatch, folder, texts) == 2
 
     assert "fitted to other weights" in capsys.readouterr().err
+
+
+def test_rule_of_other_draws_is_refused(texts, tmp_path, monkeypatch, capsys) -> None:
+    folder, out = text_folder(tmp_path / "model"), tmp_path / "out.csv"
+    Abstainer(0.4, 0.3, 0.9, coverage=0.5, risk=0.1, size=50, seed=5).save(folder)
+
+    assert call(monkeypatch, folder, texts, "--out", out, "--seed", 5) == 0
+    out.unlink()
+    assert call(monkeypatch, folder, texts, "--out", out) == 2
+
+    assert "drawn with seed 5" in capsys.readouterr().err
+    assert not out.exists()
