@@ -31,6 +31,8 @@ from evidence import (
     FOLD_PAIRS,
     FOLDS,
     IMDB,
+    IMDB_EIGHT,
+    IMDB_EIGHT_ADDED,
     IMDB_FIVE,
     IMDB_SCALE1,
     IMDB_SCALE1_FIVE,
@@ -435,7 +437,8 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 MAIN = {
     "CoLA, features alone, 50 epochs, 527 sentences": COLA_FEATURES,
     "CoLA, embeddings too, 10 epochs, 7,696 held-out sentences": COLA_FOLDS,
-    "IMDB, 25,000 reviews": IMDB,
+    "IMDB, 3 epochs, 25,000 reviews": IMDB,
+    "IMDB, 8 epochs, 25,000 reviews": IMDB_EIGHT,
     "CIFAR-10, 10,000 images": CIFAR10,
 }
 # CoLA in every setting
@@ -519,6 +522,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "imdb-differences": partial(differences, IMDB),
     "imdb-counts": partial(counts, IMDB),
     "imdb-table7": partial(ours, "imdb/tables/table7-imdb-small"),
+    "imdb-eight": partial(ours, IMDB_EIGHT),
+    "imdb-eight-rules": partial(differences_by_rule, IMDB_EIGHT, ("kep", "msp")),
+    "imdb-eight-selection": partial(selection, IMDB_EIGHT, ("temperature", *COMPARED)),
+    "imdb-eight-added": partial(ours, IMDB_EIGHT_ADDED),
     "imdb-five": partial(ours, IMDB_FIVE),
     "imdb-scale1-five": partial(ours, IMDB_SCALE1_FIVE),
     "imdb-scale1-rules": partial(differences_by_rule, IMDB_SCALE1, ("kep", "msp")),

@@ -66,3 +66,67 @@ def test_three_rules_are_one_on_imdb() -> None:
         # the first of equal scores is kept
         assert max(range(3), key=lambda epoch: values[epoch]["accuracy"]) == 2
         assert min(values, key=lambda val: val["nll"]) is values[2]
+
+
+def test_results_tell_what_eight_epochs_gave_on_imdb() -> None:
+    five = {"accuracy", "aurc", "ece", "nll", "brier"}
+    seven = five | {"auroc", "fpr95"}
+    by_score, by_nll, last = (
+        gains(evidence.IMDB_EIGHT + suffix, "kep", "msp") for suffix in evidence.RULES.values()
+    )
+    for found in (by_score, by_nll):
+        assert metrics(found, better=True, sure=True) == five
+        assert metrics(found, better=False, sure=True) == set()
+    assert all(better for better, _ in by_nll.values())
+    assert metrics(last, better=True, sure=True) == seven
+    assert "**at the last epoch all seven are ahead, all beyond noise**" in TEXT
+    level = {
+        column: evidence.intervals(evidence.IMDB_EIGHT)["kep", "msp"][column][0]
+        for column in ("auroc", "fpr95")
+    }
+    assert all(abs(difference) < 0.2 for difference in level.values())
+    one, three = (
+        {
+            rule: gains(evidence.IMDB_EIGHT + suffix, row, "deep_ensembles")
+            for rule, suffix in evidence.RULES.items()
+        }
+        for row in ("kep", "kep_ensembles")
+    )
+    assert all(better for better, _ in one["last epoch"].values())
+    assert metrics(one["last epoch"], better=True, sure=True) == five
+    assert metrics(one["best validation NLL"], better=False, sure=True) == seven
+    assert metrics(three["best validation NLL"], better=False, sure=True) == five
+    assert metrics(three["best validation NLL"], better=True, sure=True) == set()
+
+
+def test_results_tell_what_speaks_against_eight_epochs_on_imdb() -> None:
+    short = means(evidence.IMDB, "msp")
+    told = "an accuracy of {accuracy:.2f} and an AURC of {aurc:.2f}, better".format(**short)
+    assert told in TEXT
+    rows = [
+        means(evidence.IMDB_EIGHT + suffix, row)
+        for suffix in evidence.RULES.values()
+        for row in ("msp", "kep")
+    ]
+    assert all(row["accuracy"] < short["accuracy"] and row["aurc"] > short["aurc"] for row in rows)
+    best = max(row["accuracy"] for row in rows[1::2]), min(row["aurc"] for row in rows[1::2])
+    assert "(KEP-SVGP at best {:.2f} and {:.2f})".format(*best) in TEXT
+    for suffix in evidence.RULES.values():
+        scaled, kep = (means(evidence.IMDB_EIGHT + suffix, row) for row in ("temperature", "kep"))
+        assert scaled["nll"] < kep["nll"]
+        assert scaled["ece"] < kep["ece"]
+        assert scaled["aurc"] > kep["aurc"]
+    kep, softmax = (
+        means(evidence.IMDB_EIGHT_ADDED, row) for row in ("kep_temperature", "temperature")
+    )
+    told = "ECE ({:.2f} against {:.2f}), NLL ({:.2f} against {:.2f})"
+    assert told.format(kep["ece"], softmax["ece"], kep["nll"], softmax["nll"]) in TEXT
+    both = gains(evidence.IMDB_EIGHT_ADDED, "kep_temperature", "temperature")
+    ahead = {"accuracy", "aurc", "ece", "nll", "brier"}
+    assert metrics(both, better=True, sure=True) == ahead
+    runs = (RESULTS / "imdb-eight" / "runs").glob("*-kep-*")
+    kl = [evidence.history(f"imdb-eight/runs/{run.name}")[-1]["train"]["kl"] for run in runs]
+    assert len(kl) == 3
+    assert f"(its KL is {min(kl):.0f} to {max(kl):.0f} at the end)" in TEXT
+    for run in (RESULTS / "imdb-eight" / "runs").iterdir():
+        assert len(evidence.history(f"imdb-eight/runs/{run.name}")) == 8
