@@ -39,7 +39,7 @@ LAYERS_PAIRS = (
     "… + MC Dropout − MC Dropout",
 )
 COLA_PAIRS = "cola-table5/tables/table5-cola-small"
-COLA_PAIRS_PAPER = "cola-table5/tables/table5-cola-paper"
+COLA_PAIRS_PAPER = "cola-table5/tables/table5-cola-cola"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_EIGHT = "imdb-eight/tables/table1-imdb-imdb-small"
 IMDB_EIGHT_ADDED = "imdb-eight/tables/table7-imdb-imdb-small"

@@ -171,3 +171,18 @@ def test_results_tell_how_low_the_ranks_are() -> None:
     kep, softmax = first["KEP-SVGP, all layers"], first["MSP"]
     assert f"{kep[0]:.2f}" == f"{kep[1]:.2f}"
     assert f"{told.format(kep[0])} {softmax[0]:.2f} and {softmax[1]:.2f}" in TEXT
+
+
+def test_results_tell_what_the_pair_gave_over_the_paper_s_schedule() -> None:
+    path = evidence.COLA_PAIRS_PAPER
+    left, right = (gains(path, "kep_er", one) for one in ("kep_ee", "kep_rr"))
+    assert metrics(left, better=True, sure=True) == {"ece", "nll", "brier"}
+    assert metrics(right, better=True, sure=True) == {"nll", "brier"}
+    assert not metrics(left, better=False, sure=True) | metrics(right, better=False, sure=True)
+    for row in evidence.table(path)["rows"]:
+        assert len(row["runs"]) == 3
+        assert means(path, row["key"])["mcc"] < means(evidence.COLA, "msp")["mcc"]
+        for run in row["runs"]:
+            history = evidence.history(f"cola-table5/runs/{run}")
+            assert len(history) == 50
+            assert abs(history[-1]["train"]["kl"]) < 1e-4
