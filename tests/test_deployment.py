@@ -216,6 +216,11 @@ def test_weights_of_a_large_model_come_along(tmp_path: Path, monkeypatch) -> Non
 
         assert {file.name for file in path.parent.iterdir()} == {"graph.onnx", "graph.onnx.data"}
         assert load(path, "onnx")(inputs)[0].shape == (3, 5)
+    link = tmp_path / "graph.onnx"
+    link.symlink_to(path)
+    export(model, link, inputs, num_samples=2)
+    assert load(path, "onnx")(inputs)[0].shape == (3, 5)
+    assert {file.name for file in tmp_path.iterdir()} == {"graph.onnx", "out"}
 
 
 @pytest.mark.parametrize(("dtype", "is_close"), [(torch.float32, False), (torch.bfloat16, True)])

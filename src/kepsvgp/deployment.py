@@ -113,7 +113,7 @@ def export(
             else:
                 made = temporary.with_name(path.name)
                 _write_onnx(graph.eval(), arguments, axes, made)
-                _move_weights(made, path)
+                _move_weights(made, path.resolve())
                 made.replace(temporary)
     return path
 

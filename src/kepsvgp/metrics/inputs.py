@@ -80,8 +80,8 @@ def as_tensor(values: Array) -> Tensor:
     if isinstance(values, np.ndarray):
         # what torch cannot share: memory that it must not write to, runs backwards, or has the
         # bytes of another machine
-        strides = all(stride >= 0 for stride in values.strides)
-        if not (values.flags.writeable and strides and values.dtype.isnative):
+        is_forward = all(stride >= 0 for stride in values.strides)
+        if not (values.flags.writeable and is_forward and values.dtype.isnative):
             values = values.astype(values.dtype.newbyteorder("="), order="C")
     tensor = torch.as_tensor(values).detach().cpu()
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
