@@ -18,6 +18,7 @@ ORDER = [
         "blocked",
         "denormals",
         "blocked_dual",
+        "dropout",
         "svgp",
         "metrics",
         "config",

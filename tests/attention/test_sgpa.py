@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
+from kepsvgp import blocked
 from kepsvgp.attention import noise, sgpa
 from kepsvgp.attention.base import use_draws
 from kepsvgp.errors import UserError
@@ -106,6 +107,38 @@ def test_marginals_match_dense_formulas_head_by_head(
             p_u = MultivariateNormal(torch.zeros(INDUCING, dtype=torch.float64), scale_tril=chol)
             kl += kl_divergence(q_u, p_u)
     assert_close(actual.kl, kl)
+
+
+@pytest.mark.parametrize("kernel", ["exponential", "ard"])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 2)])
+def test_blocks_of_sequences_give_the_numbers_of_all_at_once(
+    case: dict[str, Any],
+    kernel: sgpa.Kernel,
+    shape: tuple[int, ...],
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = (*shape, HEAD, TOKEN, FEATURE)
+    case |= {"queries": normal(generator, *sizes) / 2, "values": normal(generator, *sizes)}
+    scales = (case["log_scale"], case["log_lengthscale"])
+    leaves = [case["queries"], case["values"], *case["inducing"], *scales]
+    for leaf in leaves:
+        leaf.requires_grad_()
+
+    def outcome() -> tuple[list[Tensor], sgpa.Marginals]:
+        result = sgpa.marginals(**case, kernel=kernel, jitter=0.0)
+        total = result.mean.square().sum() + result.variance.sqrt().sum() + result.kl
+        return list(torch.autograd.grad(total, leaves)), result
+
+    # two sequences a block, the last of five by itself
+    monkeypatch.setattr(blocked, "BLOCK_BYTES", 2 * 8 * HEAD * TOKEN * FEATURE * INDUCING)
+    gradients, actual = outcome()
+    monkeypatch.setattr(blocked, "is_supported", lambda *_: False)
+    expected_gradients, expected = outcome()
+
+    assert actual.mean.shape == actual.variance.shape == sizes
+    for ours, theirs in zip((*actual, *gradients), (*expected, *expected_gradients), strict=True):
+        assert_close(ours, theirs)
 
 
 def test_kl_is_zero_at_the_prior(case: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
+from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 from kepsvgp.ksvd import at_least_float32
 
@@ -151,7 +152,7 @@ class KEPAttention(PenalisedAttention):
             maps = [nn.Linear(width, next_width) for width, next_width in pairwise(widths)]
             self.token_weights = nn.ParameterList([layer.weight for layer in maps])
             self.token_bias = maps[-1].bias
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

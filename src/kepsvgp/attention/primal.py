@@ -16,6 +16,7 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
+from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 
 Projection = Literal["landmark", "free", "dual"]
@@ -71,7 +72,7 @@ class PrimalAttention(PenalisedAttention):
             self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
         self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
         self.to_output = nn.Linear(2 * rank, dim // num_heads)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

@@ -11,18 +11,21 @@ weights, and β a few keys learnt for all sequences, with weights v_β and facto
 so that with A = L⁻¹ K_βq everything is a product; only the M × M matrix K_ββ is factored.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from kepsvgp import blocked
 from kepsvgp.attention import checks, noise
 from kepsvgp.attention.base import (
     PenalisedAttention,
     Penalties,
     draws_of,
 )
+from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 from kepsvgp.ksvd import at_least_float32
 from kepsvgp.svgp import lower_cholesky
@@ -60,13 +63,20 @@ def kernel_matrix(
     kernel; `ard` is scale · exp(−½ ‖a' − b'‖²).
     """
     inverse = torch.exp(-log_lengthscale).unsqueeze(-2)
-    a, b = a * inverse, b * inverse
-    exponent = a @ b.mT
-    if kernel == "ard":
+
+    def with_ones(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # t' and what it adds to the exponent by itself: half of log scale, and −½ ‖t'‖² of
         # −½ ‖a' − b'‖² = a'·b' − ½ ‖a'‖² − ½ ‖b'‖²
-        norms_a, norms_b = (t.square().sum(-1) for t in (a, b))
-        exponent = exponent - 0.5 * norms_a.unsqueeze(-1) - 0.5 * norms_b.unsqueeze(-2)
-    return torch.exp(exponent + log_scale[:, None, None])
+        t = t * inverse
+        half = (0.5 * log_scale)[:, None, None]
+        own = half - 0.5 * t.square().sum(-1, keepdim=True) if kernel == "ard" else half
+        return t, own.expand(*t.shape[:-1], 1), t.new_ones(1).expand(*t.shape[:-1], 1)
+
+    a, own_a, ones_a = with_ones(a)
+    b, own_b, ones_b = with_ones(b)
+    # the whole exponent as one product, and no other tensor of its size
+    exponent = torch.cat([a, own_a, ones_a], dim=-1) @ torch.cat([b, ones_b, own_b], dim=-1).mT
+    return exponent.exp_()
 
 
 def kernel_diagonal(
@@ -119,32 +129,64 @@ def marginals(
         return kernel_matrix(a, b, log_scale, log_lengthscale, kernel=kernel)
 
     k_inducing = k(inducing.keys, inducing.keys)
-    k_cross = k(inducing.keys, queries)
-    # A = L⁻¹ K_βq
     tril = cholesky(k_inducing, jitter=jitter)
-    a = torch.linalg.solve_triangular(tril, k_cross, upper=False)
-
-    # K_qγ v_γ, A v_γ
-    own = k(queries, queries) @ values
-    projected = a @ values
-    # K_qγ v_γ − K_qβ K_ββ⁻¹ K_βγ v_γ + K_qβ v_β
-    mean = own - a.mT @ projected + k_cross.mT @ inducing.mean
-
-    # diag K_qq − Σ A²
-    prior = kernel_diagonal(queries, log_scale, log_lengthscale, kernel=kernel)
-    residual = prior - a.square().sum(-2)
-    # Σ (Aᵀ S_c^½)², all c in one product
     num_values, num_inducing = inducing.tril.shape[1:3]
     factors = inducing.tril.movedim(1, 2).flatten(2)
-    spread = (a.mT @ factors).unflatten(-1, (num_values, num_inducing)).square().sum(-1)
 
-    # v_γᵀ K_γγ v_γ − v_γᵀ K_γβ K_ββ⁻¹ K_βγ v_γ, summed over heads and dimensions
-    token_terms = (values * own).sum((-3, -2, -1)) - projected.square().sum((-3, -2, -1))
+    def of_sequences(queries: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance, and what the tokens add to 2 KL."""
+        k_cross = k(inducing.keys, queries)
+        # A = L⁻¹ K_βq
+        a = torch.linalg.solve_triangular(tril, k_cross, upper=False)
+
+        # K_qγ v_γ, A v_γ
+        own = k(queries, queries) @ values
+        projected = a @ values
+        # K_qγ v_γ − K_qβ K_ββ⁻¹ K_βγ v_γ + K_qβ v_β
+        mean = own - a.mT @ projected + k_cross.mT @ inducing.mean
+
+        # diag K_qq − Σ A²
+        prior = kernel_diagonal(queries, log_scale, log_lengthscale, kernel=kernel)
+        residual = prior - a.square().sum(-2)
+        # Σ (Aᵀ S_c^½)², all c in one product
+        spread = (a.mT @ factors).unflatten(-1, (num_values, num_inducing)).square().sum(-1)
+
+        # v_γᵀ K_γγ v_γ − v_γᵀ K_γβ K_ββ⁻¹ K_βγ v_γ, summed over heads and dimensions
+        added = (values * own).sum((-3, -2, -1)) - projected.square().sum((-3, -2, -1))
+        return mean, residual.unsqueeze(-1) + spread, added
+
+    if blocked.is_supported(queries, values):
+        mean, variance, added = _in_blocks(of_sequences, queries, values, width=factors.shape[-1])
+    else:
+        mean, variance, added = of_sequences(queries, values)
+
     trace = inducing.tril.square().sum()
     mahalanobis = (inducing.mean * (k_inducing @ inducing.mean)).sum()
     log_det = 2.0 * inducing.tril.diagonal(dim1=-2, dim2=-1).log().sum()
-    kl = 0.5 * (trace + mahalanobis + token_terms.mean() - inducing.mean.numel() - log_det)
-    return Marginals(mean, residual.unsqueeze(-1) + spread, kl)
+    kl = 0.5 * (trace + mahalanobis + added.mean() - inducing.mean.numel() - log_det)
+    return Marginals(mean, variance, kl)
+
+
+def _in_blocks(
+    function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    queries: Float[Tensor, "*batch head token feature"],
+    values: Float[Tensor, "*batch head token value"],
+    *,
+    width: int,
+) -> Iterator[Tensor]:
+    """`function` of some sequences at a time, for tensors as wide as tokens or `width`.
+
+    All at once they are too large to be taken from memory in use, and take several times as long.
+    """
+    batch, (head, token, _) = queries.shape[:-3], queries.shape[-3:]
+    of_sequence = head * token * max(token, width) * queries.element_size()
+    num_sequences = max(1, blocked.BLOCK_BYTES // of_sequence)
+    parts = zip(
+        *(t.reshape(-1, *t.shape[-3:]).split(num_sequences) for t in (queries, values)),
+        strict=True,
+    )
+    results = zip(*(function(*part) for part in parts), strict=True)
+    return (torch.cat(r).reshape(batch + r[0].shape[1:]) for r in results)
 
 
 class SGPAttention(PenalisedAttention):
@@ -191,7 +233,7 @@ class SGPAttention(PenalisedAttention):
         head_dim = dim // num_heads
         self.to_qv = nn.Linear(dim, 2 * dim, bias=False)
         self.to_output = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.inducing_keys = nn.Parameter(torch.randn(num_heads, num_inducing, dim))
         self.inducing_mean = nn.Parameter(0.1 * torch.randn(num_heads, num_inducing, head_dim))
         self.inducing_tril_raw = nn.Parameter(

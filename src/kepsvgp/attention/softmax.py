@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 
 
@@ -41,7 +42,7 @@ class SoftmaxAttention(nn.Module):
         self.attention_dropout = attention_dropout
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.to_output = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

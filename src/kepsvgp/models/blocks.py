@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, use_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.blocked import is_plain
+from kepsvgp.dropout import Dropout
 from kepsvgp.models import sampled
 
 
@@ -50,9 +51,9 @@ class MLP(nn.Sequential):
         super().__init__(
             nn.Linear(dim, hidden_dim),
             nn.GELU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(hidden_dim, dim),
-            nn.Dropout(dropout),
+            Dropout(dropout),
         )
 
 

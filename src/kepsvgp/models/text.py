@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Block, Classifier, encode
 
@@ -79,7 +80,7 @@ class TextTransformer(Classifier):
         if feature_layers:
             self.mix = nn.Flatten(-2) if encoder_layers == "concat" else ScalarMix(feature_layers)
         self.to_tokens = nn.Linear(width, dim) if width != dim else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
         self.norm = nn.LayerNorm(dim)
 
