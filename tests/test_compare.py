@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def test_comparison_trains_what_is_missing_and_nothing_twice(tmp_path: Path) -> 
     assert second.results["msp"]["test"]["nll"] == first.results["msp"]["test"]["nll"][:1]
     saved = json.loads((tmp_path / "compare.json").read_text())
     assert saved["results"]["kep"]["test"]["nll"] == second.results["kep"]["test"]["nll"]
+
+
+def test_a_method_that_must_be_fitted_again_is_measured_on_all_sets(tmp_path: Path) -> None:
+    config = settings("msp")
+    benchmark = load_benchmark(config.data)
+    compare(config, benchmark, tmp_path, methods=["temperature"], splits=["test"])
+    shutil.rmtree(tmp_path / "msp-0" / "methods")
+
+    both = compare(config, benchmark, tmp_path, methods=["temperature"], splits=["test", "val"])
+
+    assert list(both.results["temperature"]) == ["test", "val"]
 
 
 def test_table_has_mean_and_deviation() -> None:

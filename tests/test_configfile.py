@@ -25,6 +25,13 @@ def test_config_reads_files_and_overrides(file) -> None:
     assert (config.train.epochs, config.train.lr, config.model.kep.rank) == (3, 2e-4, 7)
 
 
+@pytest.mark.parametrize("name", ["2024", "2024-05-01", "1_000", "true", "a b"])
+def test_folders_may_be_called_what_toml_takes_for_something_else(name) -> None:
+    changes = ["data.name=images", f"data.path={name}", f"data.root={name}", f'data.path="{name}"']
+    config = load_config("digits-small", changes)
+    assert (config.data.path, config.data.root) == (Path(name), Path(name))
+
+
 def test_config_survives_its_own_dump() -> None:
     config = parse_config({"seed": 5, "data": {"name": "cola", "encoder": "minilm"}})
 

@@ -7,6 +7,7 @@ from kepsvgp.configfile import CONFIG_SUM, parse_config
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import evaluate, split_names
+from kepsvgp.experiments.inspection import inspect_run
 from kepsvgp.files import checksum, write_json
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
 from kepsvgp.prediction import Prediction
@@ -143,8 +144,10 @@ def test_training_on_forgets_results_of_other_weights(digits, tmp_path, monkeypa
             train(longer, digits, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     measure(run, digits, "test")
+    inspect_run(run, digits)
 
     train(longer, digits, run.path, resume=True)
 
     assert run.metrics() == {}
+    assert not run.inspection_file.exists()
     assert not run.predictions_file("last", "kep", "test").exists()

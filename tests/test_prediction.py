@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
+from kepsvgp.baselines import ensemble, mc_dropout, msp
 from kepsvgp.prediction import entropy, evaluating, predict_batches
 
 TOKEN, DIM, CLASS = 5, 6, 3
@@ -240,3 +241,19 @@ def test_a_prediction_knows_its_seed_where_there_was_something_to_draw(tmp_path)
     assert found.seed == found[torch.tensor([1])].seed == 3
     assert Prediction.load(tmp_path / "p.safetensors").seed == 3
     assert predict_batches(plain, batches, seed=3).seed is None
+
+
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_prediction_has_a_seed_where_another_would_give_another(
+    model: Plain, num_samples: int
+) -> None:
+    certain = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 3)).eval()
+    x = torch.randn(4, 6)
+    for predictor, given, seed in (
+        (msp.fit(model, num_samples=num_samples), inputs(), 5),
+        (ensemble.fit([msp.fit(model, num_samples=num_samples)] * 2, ["a", "b"]), inputs(), 5),
+        (mc_dropout.fit(certain, num_samples=num_samples), x, 5),
+        (msp.fit(certain, num_samples=num_samples), x, None),
+    ):
+        batches = [(given, None, torch.arange(len(given)))]
+        assert predict_batches(predictor, batches, seed=5).seed == seed

@@ -138,10 +138,13 @@ def _measure(
     config = run.config()
     checkpoint = config.train.select
     method = result_name(*_named(name, config.method))
-    known = run.metrics().get(checkpoint, {}).get(method, {})
-    missing = [split for split in splits if split not in known]
+
+    def missing() -> list[str]:
+        known = run.metrics().get(checkpoint, {}).get(method, {})
+        return [split for split in splits if split not in known]
+
     # an ensemble of other runs than before is another one
-    if missing or others:
+    if missing() or others:
         predictor = get_method(
             name,
             run,
@@ -157,7 +160,8 @@ def _measure(
             predictor,
             method=method,
             checkpoint=checkpoint,
-            splits=splits if others else missing,
+            # more than before, if the method had to be fitted again
+            splits=splits if others else missing(),
             console=console,
         )
     return run.metrics()[checkpoint][method]

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -94,14 +94,17 @@ def _apply(values: dict[str, Any], override: str) -> None:
     """Sets one value in place, from `section.key=value`."""
     check_name(Path(override))
     name, equals, text = override.partition("=")
-    *sections, key = name.strip().split(".")
+    place = name.strip().split(".")
+    *sections, key = place
     if not equals or not key:
         raise UserError(f"an override must read section.key=value; got {override!r}.")
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
             raise UserError(f"{name} must name a value in a section; {section} is no section.")
-    values[key] = _value(text.strip())
+    value = _value(text.strip())
+    # a folder may be called 2024
+    values[key] = value if isinstance(value, str) or not _is_path(place) else text.strip()
 
 
 def _value(text: str) -> Any:
@@ -110,6 +113,13 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
+
+
+def _is_path(place: Sequence[str]) -> bool:
+    """Whether a field holds a place on disk."""
+    names, section = _place(tuple(place[:-1]))
+    field = section.model_fields.get(place[-1]) if section and len(names) < len(place) else None
+    return field is not None and Path in get_args(field.annotation)
 
 
 def _explain(details: ErrorDetails) -> str:

@@ -264,6 +264,7 @@ def predict_batches(
     parts = []
     for inputs, labels, index in batches:
         generator = torch.Generator(device or "cpu").manual_seed(seed)
+        untouched = generator.get_state()
         inputs = to_device(inputs, device)
         if isinstance(predictor, nn.Module):
             part = predict(
@@ -278,20 +279,14 @@ def predict_batches(
             part = predictor.predict(inputs, generator=generator)
         kept = part.logits.cpu() if keep_logits and part.logits is not None else None
         probs, aleatoric = part.probs.cpu(), part.aleatoric.cpu()
-        of_draws = seed if _draws(predictor, part) else None
+        # what asks for no random numbers has no seed
+        of_draws = None if torch.equal(generator.get_state(), untouched) else seed
         parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples, of_draws))
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)
     assert whole.index is not None
     return whole[whole.index.argsort()]
-
-
-def _draws(predictor: nn.Module | Predictor, part: Prediction) -> bool:
-    """Whether another seed would give another prediction."""
-    if isinstance(predictor, nn.Module):
-        return bool(stochastic_layers(predictor))
-    return part.num_samples is not None and part.num_samples > 1
 
 
 @contextmanager

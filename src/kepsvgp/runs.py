@@ -94,6 +94,11 @@ class RunFolder:
         return self.path / "metrics.json"
 
     @property
+    def inspection_file(self) -> Path:
+        """What `kepsvgp inspect` saw in its attention layers."""
+        return self.path / "inspect.json"
+
+    @property
     def state_file(self) -> Path:
         """What `--resume` needs."""
         return self.path / "state" / "state.safetensors"
@@ -241,7 +246,8 @@ class RunFolder:
 
     def forget_results(self) -> None:
         """Removes what was measured on weights that are about to change."""
-        self.metrics_file.unlink(missing_ok=True)
+        for file in (self.metrics_file, self.inspection_file):
+            file.unlink(missing_ok=True)
         for name in ("predictions", "methods"):
             shutil.rmtree(self.path / name, ignore_errors=True)
 

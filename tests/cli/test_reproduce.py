@@ -250,6 +250,8 @@ def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, monkeypatch, 
         (("table1", "--rows", "nothing"), "--rows must be among"),
         (("table1", "--seeds", "0"), "seeds"),
         (("table7", "train.epoch=3"), "train.epoch is no known key"),
+        (("table7", "seed=7"), "got seed=7. Give --seeds"),
+        (("table7", "method=kep"), "got method=kep. Give --rows"),
         (("table7", "--ray", "127.0.0.1:1"), "--ray must be the address"),
     ],
 )

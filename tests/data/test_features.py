@@ -90,6 +90,25 @@ def test_too_long_sequences_are_refused_with_the_limit(folder, tmp_path) -> None
         features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
 
 
+def test_positions_that_begin_behind_the_padding_are_not_counted(tmp_path) -> None:
+    from transformers import RobertaConfig, RobertaModel
+
+    folder = write_encoder(tmp_path / "roberta")
+    config = RobertaConfig(
+        vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=18, pad_token_id=1,
+    )  # fmt: skip
+    RobertaModel(config).save_pretrained(folder)
+    encoder = features.find_encoder(str(folder))
+
+    whole = tokens.tokenize(encoder.tokenizer, ["cat " * 100], 16)
+    assert len(features.features_of(encoder, whole)) == 16
+    for length in (17, 18):
+        longer = tokens.tokenize(encoder.tokenizer, ["cat " * 100], length)
+        with pytest.raises(UserError, match=f"not exceed the 16 positions .* of {length}"):
+            features.features_of(encoder, longer)
+
+
 def test_features_without_room_on_disk_are_refused(folder, tmp_path, monkeypatch) -> None:
     encoder = features.find_encoder(str(folder))
     ragged = tokens.tokenize(encoder.tokenizer, TEXTS, 20)

@@ -1,4 +1,5 @@
 import csv
+import os
 import random
 import warnings
 from contextlib import suppress
@@ -10,7 +11,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 
 from kepsvgp.config import DataConfig
-from kepsvgp.data import folder, load_benchmark, pictures
+from kepsvgp.data import folder, load_benchmark, pictures, table
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.data.own import stratified_split
 from kepsvgp.errors import UserError
@@ -83,6 +84,16 @@ def test_images_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
     assert [len(part) for part in parts(load_benchmark(config))] == [20, 4, 6]
 
 
+def test_class_may_be_called_train(tmp_path: Path) -> None:
+    write_images(tmp_path / "pictures", {"bus": 10, "car": 10, "train": 10})
+
+    benchmark = load_benchmark(
+        DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path, image_size=8)
+    )
+
+    assert benchmark.classes == ("bus", "car", "train")
+
+
 def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
     write_images(tmp_path / "pictures", {"a": 10, "b": 10})
     config = DataConfig(
@@ -134,6 +145,10 @@ def test_new_images_are_read_as_those_of_the_training_set(tmp_path: Path) -> Non
         (lambda root: write_images(root, {"a": 9, "b": 0}), "b must hold images"),
         (lambda root: write_images(root, {"a": 9, "b": 2}), "enough examples of each class"),
         (lambda root: write_images(root / "train", {"a": 9, "b": 9}), "a folder test beside"),
+        (
+            lambda root: [write_images(root / part, {"a": 9, "b": 9}) for part in ("train", "val")],
+            r"it has only train, val\. Add test, or set data\.path to .*train to",
+        ),
     ],
 )
 def test_wrong_image_folders_are_refused(tmp_path: Path, prepare, message: str) -> None:
@@ -245,6 +260,8 @@ def test_photograph_with_damaged_words_about_it_is_read_or_refused(tmp_path: Pat
         (b"text,label\n\xff,1\n", "in UTF-8"),
         ("text,label\nhello,1\nwell, yes,0\n", "line 3 has. Put texts with a comma in quotes"),
         ("text,label,text\na,1,b\n", "it has text more than once"),
+        ('label,text\n1,a\n0,"b\n1,c\n0,d\n', "after line 2 .*in quotation marks as a whole"),
+        ('text,label\na,1\n"b" c,0\nd,1\n', "after line 2 .*those in it doubled"),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path: Path, content, message: str) -> None:
@@ -253,6 +270,16 @@ def test_wrong_tables_are_refused(tmp_path: Path, content, message: str) -> None
 
     with pytest.raises(UserError, match=message):
         load_benchmark(DataConfig(name="csv", path=path, root=tmp_path))
+
+
+def test_quotation_mark_in_tsv_is_refused_only_if_it_opens_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "mine.tsv"
+    path.write_text('text\tlabel\nsay "so"\t1\n"one ""two""\n, three"\t0\n')
+    assert table.read(path) == [('say "so"', "1"), ('one "two"\n, three', "0")]
+
+    path.write_text('text\tlabel\nfine\t1\n"so" he said\t0\n')
+    with pytest.raises(UserError, match=r"after line 2 .*in quotation marks as a whole"):
+        table.read(path)
 
 
 @pytest.mark.parametrize("name", ["csv", "images"])
@@ -360,3 +387,29 @@ def test_exchanged_images_of_equal_size_have_another_record(tmp_path: Path) -> N
     assert not is_same_split(before, after)
     # that of an older version, of names and sizes, cannot tell
     assert is_same_split(before | {"contents": "0123"}, after)
+
+
+def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) -> None:
+    for name, value in (("cat", 10), ("dog", 200)):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        for number in range(12):
+            path = tmp_path / "all" / name / f"{number}.bmp"
+            Image.new("L", (8, 8), value).save(path)
+            os.utime(path, (1e9, 1e9))
+    config = DataConfig(
+        name="images", path=tmp_path / "all", root=tmp_path, image_size=8, grayscale=True
+    )
+    before = load_benchmark(config).contents
+
+    first, second = (tmp_path / "all" / name / "0.bmp" for name in ("cat", "dog"))
+    first.rename(tmp_path / "kept")
+    second.rename(first)
+    (tmp_path / "kept").rename(second)
+
+    after = load_benchmark(config)
+    assert after.contents != before
+    for part in parts(after):
+        for position, row in enumerate(part.rows.tolist()):
+            # those of the dogs come behind the twelve of the cats
+            is_bright = (row >= 12) != (row in (0, 12))
+            assert int(part.raw(position).max()) == (200 if is_bright else 10)

@@ -1,8 +1,10 @@
+from math import nan
+
 import pytest
 
 from kepsvgp.experiments.cells import Cell
-from kepsvgp.experiments.claims import Claim
-from kepsvgp.experiments.declarations import Column
+from kepsvgp.experiments.claims import Claim, _claim
+from kepsvgp.experiments.declarations import Column, Pair
 from kepsvgp.experiments.filled import Filled, best_rows
 from kepsvgp.experiments.formats import markdown, ours_text, paper_text
 from kepsvgp.experiments.plan import Study
@@ -31,6 +33,15 @@ NUMBERS = (Number(84.7, 0.61, 2), Number(83.5, 0.43, 2))
 def test_verdict_follows_the_interval_and_the_better_side(metric, interval, verdict) -> None:
     claim = Claim("kep", "msp", Column(metric, "test"), NUMBERS, "cifar10", interval)
     assert claim.verdict == verdict
+
+
+@pytest.mark.parametrize("interval", [Interval(nan, nan, nan), Interval(0.02, nan, nan)])
+def test_what_no_resample_defines_is_unknown(interval) -> None:
+    numbers = {"cifar10": {"kep": {"accuracy": NUMBERS[0]}, "msp": {"accuracy": NUMBERS[1]}}}
+    column = Column("accuracy", "test")
+    claim = _claim(numbers, Pair("kep", "msp"), column, "cifar10", {column.key: interval}, "")
+    assert claim is not None
+    assert (claim.verdict, claim.reason) == ("unknown", "undefined for these predictions")
 
 
 def test_cell_has_the_deviation_of_a_sample() -> None:

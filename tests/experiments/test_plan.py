@@ -159,6 +159,18 @@ def test_variants_win_over_overrides_and_overrides_over_the_file(study) -> None:
     assert task.config.model.num_heads == 2
 
 
+def test_places_are_those_of_the_folder_that_the_sweep_was_started_in(
+    study, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changed = study.model_copy(update={"overrides": ("data.root=mine", "data.vocabulary=words")})
+    task = row_task(find("table1"), find("table1").rows[0], changed, 0)
+    assert (task.config.data.root, task.config.data.vocabulary) == (
+        tmp_path / "mine",
+        tmp_path / "words",
+    )
+
+
 def test_paper_architectures_are_those_of_table_4_alone(tiny) -> None:
     table = find("table4")
     row = table.rows[0]

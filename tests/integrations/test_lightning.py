@@ -1,4 +1,8 @@
+import json
 import logging
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -91,3 +95,22 @@ def test_predicts_without_labels(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="without labels"):
         module.training_step(images, 0)
+
+
+@pytest.mark.slow
+def test_processes_validate_on_all_examples() -> None:
+    def measured(devices: int) -> dict[str, float]:
+        script = Path(__file__).with_name("validate_in_processes.py")
+        done = subprocess.run(
+            [sys.executable, str(script), str(devices)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=200,
+        )
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("measured")]
+        return json.loads(line.removeprefix("measured"))
+
+    alone, together = measured(1), measured(2)
+    assert together == pytest.approx(alone, rel=1e-5)

@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import pytest
 import torch
 from scipy.stats import binom
@@ -193,6 +194,19 @@ def test_bootstrap_ood_takes_the_mean_over_runs(generator) -> None:
         expected = sum(ours) / 3 - sum(theirs) / 2
         assert interval.difference == pytest.approx(expected, abs=1e-12)
         assert interval.low <= interval.high
+
+
+@pytest.mark.parametrize(("familiar", "foreign"), [(5, 7), (12, 7), (11, 6), (7, 11)])
+def test_bootstrap_ood_refuses_sets_that_are_not_paired(monkeypatch, familiar, foreign) -> None:
+    # a person's program has no type checker
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    scores = torch.arange(20.0)
+    with pytest.raises(UserError, match=f"11 and 7 for A, {familiar} and {foreign} for B"):
+        metrics.paired_bootstrap_ood(
+            scores[:11], scores[:7], scores[:familiar], scores[:foreign], positive="in"
+        )
+    with pytest.raises(UserError, match="at least one of each"):
+        metrics.paired_bootstrap_ood(*[scores[:0]] * 4, positive="in")
 
 
 def test_bootstrap_refuses_unknown_metrics(case) -> None:

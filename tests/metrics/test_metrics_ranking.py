@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 import reference_metrics as reference
@@ -192,3 +193,18 @@ def test_area_under_risk_is_precise_for_a_million_examples() -> None:
 def test_ranking_metrics_refuse_what_has_no_order(confidence: Tensor, correct: Tensor) -> None:
     with pytest.raises(UserError, match="must"):
         metrics.aurc(confidence, correct)
+
+
+def test_variants_that_there_are_not_are_refused(monkeypatch) -> None:
+    # a person's program has no type checker
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    confidence, correct = torch.tensor([0.9, 0.6, 0.7]), torch.tensor([True, False, True])
+    with pytest.raises(UserError, match='optimum must be "exact" or "asymptotic"; got \'Exact\''):
+        metrics.eaurc(confidence, correct, optimum="Exact")
+    with pytest.raises(UserError, match='at must be "first" or "nearest"'):
+        metrics.fpr95(confidence, correct, at="last")
+    with pytest.raises(UserError, match='interpolation must be "step" or "trapezoid"'):
+        metrics.aupr_success(confidence, correct, interpolation="steps")
+    probs = torch.stack([confidence, 1 - confidence], dim=1)
+    with pytest.raises(UserError, match='convention must be "exact" or "paper"'):
+        metrics.all_metrics(probs, (~correct).long(), convention="papers")

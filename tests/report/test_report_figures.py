@@ -6,7 +6,7 @@ from report.folders import made_spectra
 from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
-from kepsvgp.report.figure_files import shift_kinds, write_figures
+from kepsvgp.report.figure_files import _file_names, shift_kinds, write_figures
 from kepsvgp.report.models import compare
 from kepsvgp.report.spectra import Spectra
 
@@ -106,3 +106,16 @@ def test_shift_kinds_split_names_from_severities(digits_runs) -> None:
 
     assert kinds["fog"] == {1: "shift/fog/1", 5: "shift/fog/5"}
     assert set(kinds) == {"fog", "gaussian_noise"}
+
+
+def test_files_of_every_data_set_have_a_name_of_their_own() -> None:
+    names = _file_names(["отзывы", "评论", "my_data v2", "my data/v2", "…", "???", "../up"])
+    assert names == [
+        "отзывы",
+        "评论",
+        "my-data-v2",
+        "my-data-v2-2",
+        "benchmark",
+        "benchmark-2",
+        "up",
+    ]

@@ -14,6 +14,7 @@ from report.hostile import CLASSES, TEXTS, text_benchmark
 
 from kepsvgp.cli import main
 from kepsvgp.config import RunConfig
+from kepsvgp.data import load_benchmark
 from kepsvgp.data.examples import Normalisation, image_examples
 from kepsvgp.files import read_json, write_json
 from kepsvgp.report import write_report
@@ -143,7 +144,27 @@ def test_page_does_not_show_examples_of_other_data(tmp_path, digits) -> None:
     (comparison,) = compare([run])
 
     assert find_source(comparison).benchmark is None
-    assert "labels differ" in find_source(comparison).notes[0]
+    assert "not those the runs were tested on" in find_source(comparison).notes[0]
+
+
+def test_page_does_not_show_texts_that_were_replaced(tmp_path) -> None:
+    table = tmp_path / "reviews.csv"
+    rows = [f"{'good' if k % 2 else 'bad'},text number {k}" for k in range(60)]
+    table.write_text("\n".join(["label,text", *rows]))
+    config = RunConfig.model_validate({"data": {"name": "csv", "path": str(table)}})
+    benchmark = load_benchmark(config.data)
+    run = write_run(
+        tmp_path / "run", {"kep": {"test": draw(benchmark.test.labels, 2)}}, config=config
+    )
+    record = read_json(run / "run.json")
+    write_json(run / "run.json", record | {"splits": benchmark.split_record()})
+    (comparison,) = compare([run])
+    assert find_source(comparison).benchmark is not None
+
+    table.write_text(table.read_text().replace("text number", "another text"))
+
+    assert find_source(comparison).benchmark is None
+    assert "not those the runs were tested on" in find_source(comparison).notes[0]
 
 
 def test_page_without_predictions_still_has_its_table(tmp_path) -> None:

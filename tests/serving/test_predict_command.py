@@ -214,6 +214,18 @@ def test_run_predicts_a_folder_of_images(image_run, tmp_path, monkeypatch, capsy
     assert {entry["label"] for entry in found} <= set(RunFolder(image_run).classes())
 
 
+def test_image_without_a_known_range_is_skipped(image_run, tmp_path, monkeypatch, capsys) -> None:
+    images, out = tmp_path / "images", tmp_path / "out.csv"
+    picture(images / "a.png", (20, 30))
+    Image.new("F", (8, 8), 0.5).save(images / "b.tif")
+
+    assert call(monkeypatch, image_run, images, "--out", out) == 2
+    assert "b.tif must be an image with 8 or 16 bits" in capsys.readouterr().err
+    assert call(monkeypatch, image_run, images, "--out", out, "--skip-bad") == 0
+
+    assert [entry["row"] for entry in read_csv(out)] == ["a.png"]
+
+
 def test_a_file_of_texts_is_refused_by_a_model_of_images(
     image_run, texts, monkeypatch, capsys
 ) -> None:
@@ -266,6 +278,23 @@ def test_hugging_face_images_pass_their_processor(tmp_path: Path) -> None:
     assert server.task == "image"
 
 
+def test_hugging_face_images_of_one_channel_are_opened_gray(tmp_path: Path) -> None:
+    model, _ = families.make("vit", num_channels=1)
+    convert(model, rank=3)
+    processor = transformers.ViTImageProcessorPil(
+        size={"height": 10, "width": 10}, image_mean=[0.5], image_std=[0.5]
+    )
+    save_pretrained(model, tmp_path / "model", processor=processor)
+    picture(tmp_path / "a.png", (20, 30))
+
+    server = open_folder(tmp_path / "model", num_samples=2)
+    found = server.load(tmp_path / "a.png")
+
+    expected = processor(Image.open(tmp_path / "a.png").convert("L"), return_tensors="pt")
+    assert_close(found["pixel_values"], expected["pixel_values"])
+    assert len(server.predict([found, found])) == 2
+
+
 def test_converted_module_of_ones_own_is_not_served(tmp_path: Path, monkeypatch, capsys) -> None:
     layer = torch.nn.TransformerEncoderLayer(12, 2, 17, batch_first=True)
     save_pretrained(convert(layer, rank=3), tmp_path)
@@ -309,6 +338,12 @@ def test_max_risk_outside_of_its_range_is_refused(image_run, tmp_path, monkeypat
         arguments = [part for pair in both.items() for part in pair]
         assert call(monkeypatch, image_run, tmp_path / "a.png", *arguments) == 2
         assert "must lie in" in capsys.readouterr().err
+
+
+def test_confidence_without_a_risk_is_refused(image_run, tmp_path, monkeypatch, capsys) -> None:
+    picture(tmp_path / "a.png", (8, 8))
+    assert call(monkeypatch, image_run, tmp_path / "a.png", "--confidence", 0.9) == 2
+    assert "--confidence must come with the --max-risk" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")

@@ -52,6 +52,30 @@ def test_broken_csv_row_is_told_and_the_next_one_read(
     assert (found[1].content, found[1].problem) == ("fine", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,text\n1,fine\n2,"he said\n3,third\n4,fourth\n'),
+        ("b.csv", 'id,text\n1,fine\n2,"he said\n3,third\n4,"fourth"\n'),
+        ("c.csv", 'text\nfine\n"he said\nthird\n'),
+        ("d.tsv", 'id\ttext\n1\tfine\n2\t"so" he said\n3\tthird\n'),
+    ],
+)
+def test_open_quotation_mark_swallows_no_rows(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    found = open_texts(tmp_path / name, "text").rows
+
+    assert next(found).content == "fine"
+    with pytest.raises(UserError, match=r"after row 1 \(line 2\) .* as a whole, .* doubled"):
+        next(found)
+
+
+def test_quotation_marks_in_a_text_are_read(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.tsv", 'text\n"say ""so""\n\t, he said"\nit is "so"\n')
+
+    assert [row.content for row in found] == ['say "so"\n\t, he said', 'it is "so"']
+
+
 def test_nul_in_csv_is_only_a_strange_letter(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", "text\na\0b\n")[0].content == "a\ufffdb"
 

@@ -21,8 +21,8 @@ def predict(
         float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Probability with which --max-risk holds.")
-    ] = 0.95,
+        float | None, typer.Option(help="Probability with which --max-risk holds; 0.95 if none.")
+    ] = None,
     column: Annotated[str, typer.Option(help="Column or field that has the texts.")] = "text",
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Report broken rows and go on without them.")
@@ -37,12 +37,16 @@ def predict(
     The input is read and the output written as it comes, so files may be larger than memory.
     """
     from kepsvgp.cli.unfinished import warn_if_unfinished
+    from kepsvgp.errors import UserError
     from kepsvgp.runs import RunFolder
     from kepsvgp.serving import predict_file
 
+    if confidence is not None and max_risk is None:
+        raise UserError(f"--confidence must come with the --max-risk it is for; got {confidence}.")
     if RunFolder(model).config_file.exists():
         warn_if_unfinished(model)
     predict_file(
-        model, source, out, num_samples=samples, max_risk=max_risk, confidence=confidence,
+        model, source, out, num_samples=samples, max_risk=max_risk,
+        confidence=0.95 if confidence is None else confidence,
         column=column, skip_bad=skip_bad, batch_size=batch_size, seed=seed,
     )  # fmt: skip

@@ -90,7 +90,7 @@ def reproduce(
 
     from kepsvgp.configfile import find_config, load_config
     from kepsvgp.experiments import sweep
-    from kepsvgp.experiments.plan import Study
+    from kepsvgp.experiments.plan import Study, check_overrides
 
     file = None if config is None else find_config(config).resolve()
     if file is not None:
@@ -99,6 +99,7 @@ def reproduce(
         os.environ["KEPSVGP_DATA"] = str(data_root.resolve())
     names = [name for name in what if "=" not in name]
     overrides = tuple(name for name in what if "=" in name)
+    check_overrides(overrides)
 
     def study_of(name: str) -> Study:
         return Study(

@@ -11,6 +11,7 @@ References:
 import hashlib
 import math
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from kepsvgp.data import store, tokens
 from kepsvgp.data.examples import Ragged
@@ -130,6 +131,20 @@ def features_of(
     return result
 
 
+def num_positions(model: "PreTrainedModel") -> int:
+    """How many tokens the model has positions for; the largest number where nothing limits it."""
+    # models of the RoBERTa kind count positions from behind the padding token
+    skipped = [
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings")
+        and isinstance(module, nn.Embedding)
+        and module.padding_idx is not None
+    ]
+    most = getattr(model.config, "max_position_embeddings", sys.maxsize)
+    return most - max(skipped, default=0)
+
+
 def _shape(model: "PreTrainedModel") -> tuple[int, int]:
     # the embedding counts as a layer
     return model.config.num_hidden_layers + 1, model.config.hidden_size
@@ -160,7 +175,7 @@ def _encode(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Places in the flat list and their features, batch by batch of similar length."""
     longest = int(sequences.lengths.max()) if len(sequences.lengths) else 0
-    limit = getattr(model.config, "max_position_embeddings", longest)
+    limit = num_positions(model)
     if longest > limit:
         raise UserError(
             f"data.max_length must not exceed the {limit} positions of the encoder; "

@@ -12,6 +12,9 @@ from kepsvgp.data.benchmark import BYTES, Benchmark
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError
 
+# folders of these names alone are parts of a data set, not classes
+_PARTS = {"train", "val", "valid", "validation", "dev", "eval"}
+
 
 def load(config: DataConfig) -> Benchmark:
     """Images under `path/CLASS/`, or under `path/{train,test[,val]}/CLASS/`."""
@@ -23,7 +26,7 @@ def load(config: DataConfig) -> Benchmark:
     wanted = split.rows
     # only the images that are used are opened, and only the first time
     paths = [found.items[row] for row in wanted.tolist()]
-    listing = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    listing = [(str(path), *_stamp(path)) for path in paths]
     made, name = store.generated(store.data_root(config.root)), store.key(listing)
     digests = store.cached(made / f"digests-{name}.npy", lambda: pictures.digests(paths))
     files = [digest.tobytes().hex() for digest in digests]
@@ -70,20 +73,33 @@ def from_files(
 
 def find_parts(root: Path) -> dict[str, list[tuple[object, str]]]:
     """Image files and their classes, by part."""
-    if not (root / "train").is_dir():
-        return {"all": _images_by_class(root)}
-    if not (root / "test").is_dir():
+    folders = {child.name for child in _subfolders(root)}
+    if {"train", "test"} <= folders:
+        names = [name for name in ("train", "val", "test") if name in folders]
+        return {name: _images_by_class(root / name) for name in names}
+    if "train" in folders and folders <= _PARTS:
         raise UserError(
-            f"{root} must have a folder test beside its folder train, or one folder per class."
+            f"{root} must have a folder test beside its folder train, or one folder per class; it "
+            f"has only {', '.join(sorted(folders))}. Add test, or set data.path to "
+            f"{root / 'train'} to have the images in it divided."
         )
-    names = [name for name in ("train", "val", "test") if (root / name).is_dir()]
-    return {name: _images_by_class(root / name) for name in names}
+    return {"all": _images_by_class(root)}
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Numbers that change with a file, even where another one is moved into its place."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(
+        child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")
+    )
 
 
 def _images_by_class(folder: Path) -> list[tuple[object, str]]:
-    classes = sorted(
-        child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")
-    )
+    classes = _subfolders(folder)
     if not classes:
         raise UserError(f"{folder} must have one subfolder per class; it has no subfolders.")
     pairs = []

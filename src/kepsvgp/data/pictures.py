@@ -1,6 +1,7 @@
 """Image files of any size and format, brought to one size."""
 
 import hashlib
+import math
 import os
 import struct
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# longer images than so many frames side by side are cut before they are enlarged
+_MOST_FRAMES = 32
 
 
 def find(folder: Path) -> list[Path]:
@@ -37,7 +40,9 @@ def find(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
 
 
@@ -94,6 +99,8 @@ def read_middle(
         grayscale: One channel, not three.
     """
     upright = open_upright(path, grayscale=grayscale)
+    if not squash:
+        upright = _without_ends(upright, scaled)
     (width, height), (rows, columns) = upright.size, scaled
     if not squash and height * columns <= width * rows:
         columns = width * rows // height
@@ -105,6 +112,16 @@ def read_middle(
     return cut[None] if grayscale else cut.transpose(2, 0, 1)
 
 
+def _without_ends(image: Image.Image, scaled: tuple[int, int]) -> Image.Image:
+    """The middle of an image that is very long beside a frame of the proportions of `scaled`."""
+    (width, height), (rows, columns) = image.size, scaled
+    widest = math.ceil(_MOST_FRAMES * height * columns / rows)
+    tallest = math.ceil(_MOST_FRAMES * width * rows / columns)
+    # as much on either side, so that the middle stays where it is
+    left, top = max(0, width - widest) // 2, max(0, height - tallest) // 2
+    return image.crop((left, top, width - left, height - top))
+
+
 def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
     """One image in its own size, decoded, with one channel or three."""
     try:
@@ -112,11 +129,29 @@ def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
             # a photograph may be stored lying on its side; Pillow's own function also writes the
             # words around it again, and stumbles over those that cameras get wrong
             turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-            upright = image if turn is None else image.transpose(turn)
+            narrow = _in_bytes(image, path)
+            upright = narrow if turn is None else narrow.transpose(turn)
             return upright.convert("L" if grayscale else "RGB")
+    except UserError:
+        raise
     except _DAMAGE as error:
         raise UserError(
             f"{path} must be an image that Pillow can read; reading it failed ({error})."
         ) from None
     except Image.DecompressionBombError as error:
         raise UserError(f"{path} must be an image of reasonable size: {error}.") from None
+
+
+def _in_bytes(image: Image.Image, path: Path) -> Image.Image:
+    """The image with 8 bits a value; Pillow's own conversion would clip larger numbers."""
+    # so Pillow opens a PGM of 16 bits and, before its version 11, a PNG
+    is_wide = image.mode == "I" and image.format in ("PPM", "PNG")
+    if is_wide or image.mode.startswith("I;16"):
+        # the upper byte, as Pillow itself takes of colours with 16 bits
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise UserError(
+            f"{path} must be an image with 8 or 16 bits a value; its mode is {image.mode}, whose "
+            "values have no known range. Save it as 8 or 16 bit."
+        )
+    return image

@@ -12,6 +12,10 @@ from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.errors import UserError
 
 COLUMNS = ("text", "label")
+QUOTES = (
+    "A text that begins with a quotation mark must stand in quotation marks as a whole, with "
+    "those in it doubled."
+)
 
 
 def load(config: DataConfig) -> Benchmark:
@@ -66,9 +70,10 @@ def read(path: Path) -> list[tuple[object, str]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     pairs = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = csv.DictReader(stream, delimiter=delimiter)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        # otherwise a quotation mark that is not closed would swallow the rows behind it
+        rows = csv.DictReader(stream, delimiter=delimiter, strict=True)
+        try:
             missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
             if missing:
                 raise UserError(
@@ -94,10 +99,15 @@ def read(path: Path) -> list[tuple[object, str]]:
                         f"line {rows.line_num} has not."
                     )
                 pairs.append((content, label.strip()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path} must be a CSV file in UTF-8; reading it failed ({error})."
-        ) from None
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path} must be a CSV file in UTF-8; reading it failed ({error})."
+            ) from None
+        except csv.Error as error:
+            raise UserError(
+                f"{path} must be CSV or TSV; after line {rows.line_num} it cannot be read any "
+                f"further ({error}). {QUOTES}"
+            ) from None
     if not pairs:
         raise UserError(f"{path} must have at least one row below its first line; it has none.")
     return pairs

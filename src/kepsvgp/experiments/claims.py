@@ -120,7 +120,7 @@ def _claim(
     if first.mean == second.mean:
         return None
     ours = intervals.get(column.key)
-    if ours is not None and math.isnan(ours.difference):
+    if ours is not None and any(math.isnan(number) for number in ours):
         ours, reason = None, "undefined for these predictions"
     if (first.mean > second.mean) == METRICS[column.metric].is_higher_better:
         return Claim(*pair, column, (first, second), origin, ours, reason)

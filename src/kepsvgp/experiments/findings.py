@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 from kepsvgp.files import read_json
 from kepsvgp.runs import RunFolder
 
-INSPECT_FILE = "inspect.json"
 # examples of the test set that are looked at unless others are asked for
 EXAMPLES = 64
 
@@ -103,7 +102,7 @@ class Inspection(BaseModel):
 
 def inspected(run: RunFolder, checkpoint: str) -> dict[str, Any] | None:
     """What `inspect.json` says of a checkpoint, by the usual examples; None if of anything else."""
-    path = run.path / INSPECT_FILE
+    path = run.inspection_file
     if not path.exists():
         return None
     found = read_json(path, "examples", "split", "layers", run=run.identity())

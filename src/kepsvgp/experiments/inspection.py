@@ -20,7 +20,6 @@ from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.experiments.findings import (
     EXAMPLES,
-    INSPECT_FILE,
     Inspection,
     LayerReport,
     Posterior,
@@ -58,7 +57,7 @@ def inspect_run(
     inspection = inspect_model(model, batches(some, 16), split=split, seed=run.config().seed)
     about = {"checkpoint": checkpoint or run.config().train.select}
     inspection = inspection.model_copy(update=about)
-    write_json(run.path / INSPECT_FILE, inspection.model_dump(), run=run.identity())
+    write_json(run.inspection_file, inspection.model_dump(), run=run.identity())
     return inspection
 
 

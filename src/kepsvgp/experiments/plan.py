@@ -25,6 +25,7 @@ from kepsvgp.experiments.declarations import (
     Row,
     Table,
 )
+from kepsvgp.runs import with_absolute_paths
 
 Profile = Literal["paper", "small"]
 
@@ -110,11 +111,24 @@ class Study(BaseModel):
                 f"--dataset must be that of the configuration, {config.data.name}; "
                 f"got {self.dataset}."
             )
-        return normalised(config)
+        # the run is made in another folder than this one
+        return with_absolute_paths(normalised(config))
 
     def checkpoint_of(self, config: RunConfig) -> str:
         """The name of the checkpoint that is measured."""
         return self.checkpoint or config.train.select
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuses changes to what a table varies by itself."""
+    options = {"seed": "--seeds for their number", "method": "--rows for the methods"}
+    for override in overrides:
+        name = override.partition("=")[0].strip()
+        if name in options:
+            raise UserError(
+                f"a change must be to a setting that all runs share; got {override}. "
+                f"Give {options[name]}."
+            )
 
 
 def config_name(dataset: str, profile: Profile) -> str:

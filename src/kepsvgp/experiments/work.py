@@ -67,14 +67,17 @@ def _told(error: Exception) -> str:
 def answer(run: RunFolder, benchmark: Benchmark, ask: Ask, console: Console | None) -> list[str]:
     """Predicts and measures the sets of one ask that have no metrics yet; gives all its sets."""
     names = selected(benchmark, ask.splits)
-    measured = run.metrics().get(ask.checkpoint, {}).get(ask.method, {})
-    missing = [
-        name
-        for name in names
-        if name not in measured
-        or not run.predictions_file(ask.checkpoint, ask.method, name).exists()
-    ]
-    if missing:
+
+    def missing() -> list[str]:
+        measured = run.metrics().get(ask.checkpoint, {}).get(ask.method, {})
+        return [
+            name
+            for name in names
+            if name not in measured
+            or not run.predictions_file(ask.checkpoint, ask.method, name).exists()
+        ]
+
+    if missing():
         checkpoint = as_checkpoint(ask.checkpoint)
         predictor = get_method(
             ask.method, run, benchmark, checkpoint, device=default_device(), console=console
@@ -85,7 +88,8 @@ def answer(run: RunFolder, benchmark: Benchmark, ask: Ask, console: Console | No
             predictor,
             method=ask.method,
             checkpoint=checkpoint,
-            splits=missing,
+            # more than before, if the method had to be fitted again
+            splits=missing(),
             console=console,
         )
     return names

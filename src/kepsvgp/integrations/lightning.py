@@ -101,7 +101,8 @@ class KEPModule(LightningModule):
         log_probs = prediction.probs.clamp_min(torch.finfo(prediction.probs.dtype).tiny).log()
         accuracy = (prediction.label == labels).float().mean()
         values = {f"{stage}/nll": F.nll_loss(log_probs, labels), f"{stage}/accuracy": accuracy}
-        self.log_dict(values, batch_size=len(labels))
+        # over all processes, each of which has a share of the examples
+        self.log_dict(values, batch_size=len(labels), sync_dist=True)
 
     def _predict(self, inputs: Any) -> Prediction:
         generator = torch.Generator(self.device).manual_seed(self.seed)

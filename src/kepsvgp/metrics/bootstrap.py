@@ -103,12 +103,20 @@ def paired_bootstrap_ood(
 
     With a leading axis of runs, the metric of a method is the mean over its runs.
     """
+    sizes, others = (
+        tuple(as_tensor(scores).shape[-1] for scores in side)
+        for side in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b))
+    )
+    if sizes != others or min(sizes) < 1:
+        raise UserError(
+            "both methods must have scores of the same familiar and foreign examples, at least one "
+            f"of each; got {sizes[0]} and {sizes[1]} for A, {others[0]} and {others[1]} for B."
+        )
     sides = []
     for inside, outside in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b)):
         pairs = zip(_by_run(inside, 1), _by_run(outside, 1), strict=True)
         parts = [_ood_statistic(ood.pooled(*pair, positive)) for pair in pairs]
         sides.append(_mean_over_runs(parts))
-    sizes = (as_tensor(in_scores_a).shape[-1], as_tensor(out_scores_a).shape[-1])
     return _intervals(sides, sizes, num_resamples, level, seed)
 
 

@@ -34,6 +34,13 @@ class Outcome(NamedTuple):
     correct: Bool[Tensor, " example"]
 
 
+def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuses a variant of a metric that there is not."""
+    if value not in known:
+        choices = " or ".join(f'"{choice}"' for choice in known)
+        raise UserError(f"{name} must be {choices}; got {value!r}.")
+
+
 def outcome(probs: Float[Array, "example class"], labels: Integer[Array, " example"]) -> Outcome:
     """The predicted label, its probability and its correctness for each example."""
     checked = check_probs(as_tensor(probs))

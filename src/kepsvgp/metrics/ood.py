@@ -8,7 +8,7 @@ class changes AUPR and FPR95 (not AUROC) and the literature is divided, so it is
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +17,14 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import curves
 from kepsvgp.metrics.curves import Tally
-from kepsvgp.metrics.inputs import Array, as_scores, as_tensor, defined, warn_undefined
+from kepsvgp.metrics.inputs import (
+    Array,
+    as_scores,
+    as_tensor,
+    check_option,
+    defined,
+    warn_undefined,
+)
 
 Side = Literal["in", "out"]
 EMPTY_SET = "it needs at least one example of each set"
@@ -126,8 +133,7 @@ class Pooled(NamedTuple):
 
 def pooled(in_scores: Array, out_scores: Array, positive: Side) -> Pooled:
     """The scores of both sets, turned round if the familiar ones are sought."""
-    if positive not in ("in", "out"):
-        raise UserError(f'positive must be "in" or "out"; got {positive!r}.')
+    check_option("positive", positive, get_args(Side))
     inside, outside = as_scores(in_scores, "in_scores"), as_scores(out_scores, "out_scores")
     scores = torch.cat([inside, outside])
     is_out = torch.arange(len(scores)) >= len(inside)

@@ -7,7 +7,7 @@ prediction is the positive class, except for `aupr_error`.
 Any confidence will do: a probability, or the negative of an uncertainty.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -16,7 +16,20 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import curves
 from kepsvgp.metrics.curves import Order, Tally
-from kepsvgp.metrics.inputs import Array, Outcome, as_scores, as_tensor, defined, outcome
+from kepsvgp.metrics.inputs import (
+    Array,
+    Outcome,
+    as_scores,
+    as_tensor,
+    check_option,
+    defined,
+    outcome,
+)
+
+Optimum = Literal["exact", "asymptotic"]
+At = Literal["first", "nearest"]
+Interpolation = Literal["step", "trapezoid"]
+Convention = Literal["exact", "paper"]
 
 NO_ERRORS_OR_NONE_CORRECT = "it needs at least one correct and one wrong prediction"
 
@@ -56,7 +69,7 @@ def eaurc(
     confidence: Float[Array, " example"],
     correct: Bool[Array, " example"],
     *,
-    optimum: Literal["exact", "asymptotic"] = "exact",
+    optimum: Optimum = "exact",
 ) -> float:
     """AURC minus the AURC of the best ranking of the same predictions; lower is better.
 
@@ -82,7 +95,7 @@ def fpr95(
     confidence: Float[Array, " example"],
     correct: Bool[Array, " example"],
     *,
-    at: Literal["first", "nearest"] = "first",
+    at: At = "first",
 ) -> float:
     """Share of wrong predictions accepted when 95 % of the correct ones are; lower is better.
 
@@ -99,7 +112,7 @@ def aupr_success(
     confidence: Float[Array, " example"],
     correct: Bool[Array, " example"],
     *,
-    interpolation: Literal["step", "trapezoid"] = "step",
+    interpolation: Interpolation = "step",
 ) -> float:
     """Area under precision and recall with correct predictions as positives.
 
@@ -128,8 +141,9 @@ class FailureMetrics(NamedTuple):
     aupr_error: Float[Tensor, "*resample"]
 
 
-def failure_metrics(counts: Tally, convention: Literal["exact", "paper"]) -> FailureMetrics:
+def failure_metrics(counts: Tally, convention: Convention) -> FailureMetrics:
     """All metrics of one ranking, with correct predictions as its positives."""
+    check_option("convention", convention, get_args(Convention))
     paper = convention == "paper"
     area = curves.area_under_risk(counts)
     return FailureMetrics(
@@ -142,10 +156,9 @@ def failure_metrics(counts: Tally, convention: Literal["exact", "paper"]) -> Fai
     )
 
 
-def least_area(
-    counts: Tally, optimum: Literal["exact", "asymptotic"]
-) -> Float[Tensor, "*resample"]:
+def least_area(counts: Tally, optimum: Optimum) -> Float[Tensor, "*resample"]:
     """`aurc` of the best ranking of the same predictions."""
+    check_option("optimum", optimum, get_args(Optimum))
     if optimum == "exact":
         return curves.least_area_under_risk(counts)
     positives, negatives = counts.positives[..., -1], counts.negatives[..., -1]
@@ -154,17 +167,17 @@ def least_area(
     return 1 - right + torch.xlogy(right, right)
 
 
-def fpr_at_95(counts: Tally, at: Literal["first", "nearest"]) -> Float[Tensor, "*resample"]:
+def fpr_at_95(counts: Tally, at: At) -> Float[Tensor, "*resample"]:
     """`fpr95` of a ranking."""
+    check_option("at", at, get_args(At))
     if at == "first":
         return curves.false_positive_rate(counts, 0.95)
     return curves.false_positive_rate_nearest(counts.positives, counts.negatives, 0.95)
 
 
-def precision_area(
-    counts: Tally, interpolation: Literal["step", "trapezoid"]
-) -> Float[Tensor, "*resample"]:
+def precision_area(counts: Tally, interpolation: Interpolation) -> Float[Tensor, "*resample"]:
     """`aupr_success` of a ranking."""
+    check_option("interpolation", interpolation, get_args(Interpolation))
     if interpolation == "step":
         return curves.average_precision(counts)
     return curves.area_under_precision(counts)

@@ -1,7 +1,5 @@
 """All metrics of the paper in one call, from one sort."""
 
-from typing import Literal
-
 from jaxtyping import Float, Integer
 
 from kepsvgp.metrics import calibration, curves, ranking
@@ -16,7 +14,7 @@ def all_metrics(
     probs: Float[Array, "example class"],
     labels: Integer[Array, " example"],
     *,
-    convention: Literal["exact", "paper"] = "exact",
+    convention: ranking.Convention = "exact",
 ) -> dict[str, float]:
     """Every metric of the paper by name, in raw units, over the whole set.
 

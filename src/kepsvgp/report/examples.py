@@ -18,6 +18,7 @@ from PIL import Image
 
 from kepsvgp.config import DataConfig
 from kepsvgp.data import Benchmark, Examples, load_benchmark
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.report.models import Comparison
 from kepsvgp.report.runs import SplitPredictions
@@ -68,14 +69,14 @@ def find_source(comparison: Comparison) -> Source:
             f"The data set is not at hand, so there are no pictures, texts or class names: {reason}"
         )
         return Source(None, (note,))
+    recorded = (member.run.record.get("splits") for member in comparison.members)
+    now = benchmark.split_record()
+    same = all(is_same_split(then, now) for then in recorded if then is not None)
     if comparison.test is not None and not _same_labels(comparison.test, benchmark.test):
-        return Source(
-            None,
-            (
-                "The data at hand are not those the runs were tested on (their labels differ), "
-                "so no examples are shown.",
-            ),
-        )
+        same = False
+    if not same:
+        note = "The data at hand are not those the runs were tested on, so no examples are shown."
+        return Source(None, (note,))
     return Source(benchmark, benchmark.notes)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +27,22 @@ def write_figures(
     """
     comparisons = compare(find_runs(runs), checkpoint=checkpoint)
     written: list[Path] = []
-    for comparison in comparisons:
-        prefix = f"{_file_name(comparison.title)}-" if len(comparisons) > 1 else ""
+    names = _file_names([comparison.title for comparison in comparisons])
+    for comparison, own in zip(comparisons, names, strict=True):
+        prefix = f"{own}-" if len(comparisons) > 1 else ""
         for name, figure in _drawn(comparison).items():
             written += figures.save_figure(figure, folder, f"{prefix}{name}")
     return written
 
 
-def _file_name(title: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-") or "benchmark"
+def _file_names(titles: Sequence[str]) -> list[str]:
+    """A name for each title that a file can have; what is called alike is numbered."""
+    names: list[str] = []
+    for title in titles:
+        plain = re.sub(r"[\W_]+", "-", title).strip("-") or "benchmark"
+        numbered = (f"{plain}-{number}" for number in count(2))
+        names.append(next(name for name in chain([plain], numbered) if name not in names))
+    return names
 
 
 def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:

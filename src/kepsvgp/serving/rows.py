@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from kepsvgp.data import pictures
+from kepsvgp.data import pictures, table
 from kepsvgp.errors import UserError
 
 # longer rows are taken for damage: an unclosed quote, or a file of something else
@@ -85,7 +85,8 @@ def _csv(path: Path, column: str) -> Iterator[Row]:
                 # the csv module has no notion of NUL
                 yield line.replace("\0", "\ufffd")
 
-        rows = csv.DictReader(lines(), delimiter=delimiter)
+        # otherwise a quotation mark that is not closed would swallow the rows behind it
+        rows = csv.DictReader(lines(), delimiter=delimiter, strict=True)
         number = 0
         try:
             if column not in (rows.fieldnames or ()):
@@ -103,8 +104,8 @@ def _csv(path: Path, column: str) -> Iterator[Row]:
                 yield _text_row(number, row[column], problem, position)
         except csv.Error as error:
             raise UserError(
-                f"{path} must be CSV; after row {number} it cannot be read any further ({error}). "
-                "Look for a quotation mark that is not closed."
+                f"{path} must be CSV or TSV; after row {number} (line {rows.line_num}) it cannot "
+                f"be read any further ({error}). {table.QUOTES}"
             ) from None
 
 

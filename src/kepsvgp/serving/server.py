@@ -18,7 +18,7 @@ from torch import nn
 from kepsvgp.abstention import Abstainer
 from kepsvgp.config import PredictionConfig
 from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
-from kepsvgp.data import batches, pictures, text
+from kepsvgp.data import batches, features, pictures, text
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
 from kepsvgp.errors import UserError
 from kepsvgp.evaluation import default_device
@@ -157,7 +157,7 @@ def _hugging_face_inputs(
 
     if (path / "tokenizer_config.json").is_file():
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        longest = min(tokenizer.model_max_length, _positions(model))
+        longest = min(tokenizer.model_max_length, features.num_positions(model))
 
         def tokens(texts: Sequence[str]) -> Any:
             options = {"padding": True, "truncation": True, "max_length": longest}
@@ -166,9 +166,11 @@ def _hugging_face_inputs(
         return "text", _same, tokens
     if (path / "preprocessor_config.json").is_file():
         processor = transformers.AutoImageProcessor.from_pretrained(path)
+        grayscale = getattr(model.config, "num_channels", 3) == 1
 
         def pixels(file: Path) -> Any:
-            return dict(processor(pictures.open_upright(file), return_tensors="pt"))
+            image = pictures.open_upright(file, grayscale=grayscale)
+            return dict(processor(image, return_tensors="pt"))
 
         def stack(items: Sequence[Any]) -> Any:
             return {name: torch.cat([item[name] for item in items]) for name in items[0]}
@@ -178,17 +180,6 @@ def _hugging_face_inputs(
         f"{path} must have the tokenizer or image processor of its model; it has none. Save the "
         "model again with save_pretrained(model, folder, processor=tokenizer)."
     )
-
-
-def _positions(model: Any) -> int:
-    """How many tokens the model has positions for."""
-    # models of the RoBERTa kind count positions from behind the padding token
-    skipped = [
-        module.padding_idx + 1
-        for name, module in model.named_modules()
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
-    ]
-    return model.config.max_position_embeddings - max(skipped, default=0)
 
 
 def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
