@@ -243,6 +243,17 @@ def test_a_prediction_knows_its_seed_where_there_was_something_to_draw(tmp_path)
     assert predict_batches(plain, batches, seed=3).seed is None
 
 
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**63 - 1])
+def test_prediction_knows_the_seed_of_a_generator_that_begins(model: Plain, seed: int) -> None:
+    generator = seeded(seed)
+    assert predict(model, inputs(), generator=generator).seed == seed
+    # further numbers of the same generator are other draws than those of its seed
+    assert predict(model, inputs(), generator=generator).seed is None
+    assert predict(model, inputs()).seed is None
+    certain = nn.Linear(DIM, CLASS).double()
+    assert predict(certain, inputs().mean(-2), generator=seeded(seed)).seed is None
+
+
 @pytest.mark.parametrize("num_samples", [1, 3])
 def test_prediction_has_a_seed_where_another_would_give_another(
     model: Plain, num_samples: int

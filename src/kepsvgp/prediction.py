@@ -198,6 +198,7 @@ def predict(
     """
     if num_samples < 1:
         raise UserError(f"num_samples must be at least 1; got {num_samples}.")
+    seed = _seed(generator) if stochastic_layers(model) else None
     # tensors of inference mode do not tell when they are changed in place, which samples rely on
     with torch.inference_mode(False), torch.no_grad(), evaluating(model):
         logits = sampled_logits(model, inputs, num_samples, generator)
@@ -210,9 +211,19 @@ def predict(
     if kind in ("regression", "multi_label_classification"):
         raise UserError(f"model must choose one of its classes; its problem_type is {kind}.")
     prediction = Prediction.from_logits(logits, average)
-    if not keep_logits:
-        return prediction
-    return replace(prediction, logits=logits)
+    return replace(prediction, seed=seed, logits=logits if keep_logits else None)
+
+
+def _seed(generator: torch.Generator | None) -> int | None:
+    """The seed of a generator from which nothing was drawn yet; None for any other."""
+    if generator is None:
+        return None
+    seed = generator.initial_seed()
+    fresh = torch.Generator(generator.device).manual_seed(seed)
+    if not torch.equal(fresh.get_state(), generator.get_state()):
+        return None
+    # torch keeps a negative seed as what it is modulo 2⁶⁴
+    return seed - 2**64 if seed >= 2**63 else seed
 
 
 def sampled_logits(
