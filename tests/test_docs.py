@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -46,6 +47,27 @@ def train_the_run_of_the_page(folder: Path) -> None:
     train(config, load_benchmark(config.data), folder)
 
 
+def is_what_the_readme_promises(names: dict[str, Any]) -> None:
+    prediction, noise, correct = (names[name] for name in ("prediction", "noise", "correct"))
+    assert correct.float().mean() > 0.85
+    confidence = prediction.confidence
+    assert confidence[~correct].mean() < confidence[correct].mean() - 0.1
+    assert noise.epistemic.mean() > prediction.epistemic.mean()
+
+
+def keeps_the_risk_that_was_promised(names: dict[str, Any]) -> None:
+    wrong, answered, rule = (names[name] for name in ("wrong", "answered", "rule"))
+    assert answered.float().mean() > 0.5
+    assert wrong[answered].float().mean() <= rule.max_risk == 0.05
+
+
+# what the text of a page says of what its program prints
+OUTCOMES = {
+    "README.md": is_what_the_readme_promises,
+    "docs/guides/predict.md": keeps_the_risk_that_was_promised,
+}
+
+
 # other people's trainers warn of few workers, and of each other
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name_of)
@@ -60,6 +82,7 @@ def test_python_of_the_page_runs(page: Path, tmp_path, monkeypatch, capsys) -> N
     for line, code in blocks(page, "python"):
         # the empty lines give a traceback the numbers of the page
         exec(compile("\n" * line + code, name_of(page), "exec"), names)
+    OUTCOMES.get(name_of(page), lambda _: None)(names)
 
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
