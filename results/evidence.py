@@ -43,6 +43,7 @@ COLA_PAIRS_PAPER = "cola-table5/tables/table5-cola-cola"
 IMDB = "imdb/tables/table1-imdb-small"
 IMDB_EIGHT = "imdb-eight/tables/table1-imdb-imdb-small"
 IMDB_EIGHT_ADDED = "imdb-eight/tables/table7-imdb-imdb-small"
+IMDB_SGPA = "imdb-sgpa/tables/table1-imdb-small"
 IMDB_FIVE = "imdb-five/tables/table1-imdb-small"
 # the same with token embeddings that begin with a standard deviation of 1
 IMDB_SCALE1 = "imdb-scale1/tables/table1-imdb-small"

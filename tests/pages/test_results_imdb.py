@@ -1,6 +1,7 @@
 """What docs/results.md says of IMDB is what the files in `results/` say."""
 
 import json
+from statistics import mean
 
 import evidence
 from pages.told import RESULTS, TEXT, gains, means, metrics
@@ -25,6 +26,56 @@ def test_results_tell_how_kep_stands_on_imdb() -> None:
             if (cell["row"], cell["column"]) == (row, "accuracy")
         )
         assert 2 <= below <= 3.2
+
+
+def test_results_tell_how_sgpa_stands_on_imdb() -> None:
+    sgpa, softmax, kep = (
+        means(path, row)
+        for path, row in (
+            (evidence.IMDB_SGPA, "sgpa"),
+            (evidence.IMDB, "msp"),
+            (evidence.IMDB, "kep"),
+        )
+    )
+    rising = {"accuracy", "auroc"}
+    ahead = [
+        {m for m in sgpa if (sgpa[m] > other[m] if m in rising else sgpa[m] < other[m])}
+        for other in (kep, softmax)
+    ]
+    assert ahead == [set(sgpa), {"fpr95", "ece", "nll", "brier"}]
+    assert len(sgpa) == 7
+    cells = {
+        (path, cell["row"], cell["column"]): cell
+        for path in (evidence.IMDB_SGPA, evidence.IMDB)
+        for cell in evidence.table(path)["cells"]
+    }
+    for metric in ("accuracy", "aurc", "auroc"):
+        ours, theirs = (
+            cells[evidence.IMDB_SGPA, "sgpa", metric],
+            cells[evidence.IMDB, "msp", metric],
+        )
+        assert abs(ours["mean"] - theirs["mean"]) < theirs["sd"]
+    for metric in sgpa:
+        printed = [
+            cells[path, row, metric]["paper"]["mean"]
+            for path, row in ((evidence.IMDB, "kep"), (evidence.IMDB_SGPA, "sgpa"))
+        ]
+        assert (printed[0] > printed[1]) == (metric in rising)
+    seconds = [
+        mean(epoch["seconds"] for run in runs for epoch in evidence.history(run))
+        for runs in (
+            [
+                f"{folder}/runs/{run.name}"
+                for run in (RESULTS / folder / "runs").glob(f"imdb-{method}-*")
+            ]
+            for folder, method in (("imdb-sgpa", "sgpa"), ("imdb", "msp"))
+        )
+    ]
+    assert f"an epoch took {seconds[0] / seconds[1]:.1f} times as long as with softmax" in TEXT
+    for run in (RESULTS / "imdb-sgpa" / "runs").iterdir():
+        values = [epoch["val"] for epoch in evidence.history(f"imdb-sgpa/runs/{run.name}")]
+        assert len(values) == 3
+        assert max(values, key=lambda val: val["accuracy"]) is values[2]
 
 
 def test_results_tell_how_one_model_stands_to_five_on_imdb() -> None:
