@@ -20,12 +20,16 @@ COLA_LIVING = "cola-living/tables/table1-cola-small"
 COLA_LIVING_ADDED = "cola-living/tables/table7-cola-small"
 COLA_FEATURES = "cola-features/tables/table1-cola-paper"
 COLA_FEATURES_ADDED = "cola-features/tables/table7-cola-paper"
+COLA_FEATURES_FOLDS = "cola-features/folds"
+# without the fold on which settings may have been tried
+COLA_FEATURES_FRESH = "cola-features/fresh"
 COLA_FOLDS = "cola-folds/folds"
 COLA_LAYERS = "cola-layers/tables/table1-cola-cola-features"
 COLA_LAYERS_ADDED = "cola-layers/tables/table7-cola-cola-features"
 COLA_LAYERS_FOLDS = "cola-layers/folds"
 # folds of the training set, and the arm that is held against softmax
 FOLDS = {
+    COLA_FEATURES_FOLDS: "KEP-SVGP",
     COLA_FOLDS: "KEP-SVGP, noise that stays",
     COLA_LAYERS_FOLDS: "KEP-SVGP",
 }
@@ -33,7 +37,7 @@ FOLD_PAIRS = (
     "KEP-SVGP, authors' choices − MSP",
     "KEP-SVGP, noise that stays − MSP",
 )
-LAYERS_PAIRS = (
+ASKED_PAIRS = (
     "KEP-SVGP − MSP",
     "… + MC Dropout − MSP",
     "… + MC Dropout − MC Dropout",

@@ -15,11 +15,14 @@ from functools import partial
 from typing import Any
 
 from evidence import (
+    ASKED_PAIRS,
     CHECKPOINTS,
     CIFAR10,
     COLA,
     COLA_FEATURES,
     COLA_FEATURES_ADDED,
+    COLA_FEATURES_FOLDS,
+    COLA_FEATURES_FRESH,
     COLA_FOLDS,
     COLA_LAYERS,
     COLA_LAYERS_ADDED,
@@ -38,7 +41,6 @@ from evidence import (
     IMDB_SCALE1,
     IMDB_SCALE1_FIVE,
     IMDB_SGPA,
-    LAYERS_PAIRS,
     RESULTS,
     RULES,
     Interval,
@@ -438,6 +440,7 @@ def cell_text(cell: dict[str, Any], scale: float) -> str:
 # what the README and the page of results show first
 MAIN = {
     "CoLA, features alone, 50 epochs, 527 sentences": COLA_FEATURES,
+    "CoLA, features alone, 50 epochs, 7,696 held-out sentences": COLA_FEATURES_FOLDS,
     "CoLA, embeddings too, 10 epochs, 7,696 held-out sentences": COLA_FOLDS,
     "IMDB, 3 epochs, 25,000 reviews": IMDB,
     "IMDB, 8 epochs, 25,000 reviews": IMDB_EIGHT,
@@ -446,6 +449,9 @@ MAIN = {
 # CoLA in every setting
 TABLE1 = {
     "50 epochs, features alone, noise that stays": COLA_FEATURES,
+    "50 epochs, features alone, noise that stays, on 7,696 held-out sentences": (
+        COLA_FEATURES_FOLDS
+    ),
     "50 epochs": COLA,
     "30 epochs, layers side by side, noise that stays": COLA_LAYERS,
     "20 epochs, layers side by side, noise that stays, on 7,696 held-out sentences": (
@@ -457,16 +463,22 @@ TABLE1 = {
 }
 
 # CoLA's settings, and where each is held against softmax under a rule
-LAYERS, DROPOUT, DROPOUT_BOTH = LAYERS_PAIRS
+PLAIN, DROPOUT, DROPOUT_BOTH = ASKED_PAIRS
 FRESH = "cola-layers/fresh"
 SETTINGS: list[tuple[str, Callable[[str], dict[str, Interval]]]] = [
     ("features alone, 50 epochs", partial(of_table, COLA_FEATURES)),
     ("… KEP-SVGP through MC dropout", partial(asked_intervals, other="MSP")),
+    ("… 7,696 held-out sentences", partial(of_folds, COLA_FEATURES_FOLDS, PLAIN)),
+    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_FEATURES_FOLDS, DROPOUT)),
+    ("… both through MC dropout", partial(of_folds, COLA_FEATURES_FOLDS, DROPOUT_BOTH)),
+    ("… 6,156 of these, without the first fold", partial(of_folds, COLA_FEATURES_FRESH, PLAIN)),
+    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_FEATURES_FRESH, DROPOUT)),
+    ("… both through MC dropout", partial(of_folds, COLA_FEATURES_FRESH, DROPOUT_BOTH)),
     ("layers side by side, 30 epochs", partial(of_table, COLA_LAYERS)),
-    ("… 20 epochs, 7,696 held-out sentences", partial(of_folds, COLA_LAYERS_FOLDS, LAYERS)),
+    ("… 20 epochs, 7,696 held-out sentences", partial(of_folds, COLA_LAYERS_FOLDS, PLAIN)),
     ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT)),
     ("… both through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT_BOTH)),
-    ("… 4,617 of these, which had chosen nothing", partial(of_folds, FRESH, LAYERS)),
+    ("… 4,617 of these, which had chosen nothing", partial(of_folds, FRESH, PLAIN)),
     ("… KEP-SVGP through MC dropout", partial(of_folds, FRESH, DROPOUT)),
     ("… both through MC dropout", partial(of_folds, FRESH, DROPOUT_BOTH)),
     ("embeddings too, noise that stays, 10 epochs", partial(of_table, COLA_LIVING)),
@@ -498,6 +510,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-living-added": partial(selection, COLA_LIVING_ADDED, ADDED_ROWS),
     "cola-living-table2": partial(ours, "cola-living/tables/table2-cola-small"),
     "cola-features-table1": partial(markdown, COLA_FEATURES),
+    "cola-features-folds": partial(folds, COLA_FEATURES_FOLDS, *RULES),
+    "cola-features-folds-differences": partial(
+        fold_differences, COLA_FEATURES_FOLDS, PLAIN, DROPOUT_BOTH
+    ),
+    "cola-features-fresh": partial(fold_differences, COLA_FEATURES_FRESH, PLAIN, DROPOUT_BOTH),
     "cola-features-differences": partial(differences_by_rule, COLA_FEATURES, ("kep", "msp")),
     "cola-features-selection": partial(selection, COLA_FEATURES, LIVING_ROWS),
     "cola-features-added": partial(selection, COLA_FEATURES_ADDED, ADDED_ROWS),
@@ -539,8 +556,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-layers-selection": partial(selection, COLA_LAYERS, LIVING_ROWS),
     "cola-layers-added": partial(selection, COLA_LAYERS_ADDED, ADDED_ROWS),
     "cola-layers-folds": partial(folds, COLA_LAYERS_FOLDS, *RULES),
-    "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, *LAYERS_PAIRS),
-    "cola-layers-fresh": partial(fold_differences, "cola-layers/fresh", *LAYERS_PAIRS),
+    "cola-layers-folds-differences": partial(fold_differences, COLA_LAYERS_FOLDS, *ASKED_PAIRS),
+    "cola-layers-fresh": partial(fold_differences, "cola-layers/fresh", *ASKED_PAIRS),
     "cola-of-seven": of_seven,
     "against-softmax": partial(against_softmax, TABLE1),
     "against-softmax-main": partial(against_softmax, MAIN),

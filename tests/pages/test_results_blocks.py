@@ -77,7 +77,7 @@ def test_counts_of_seven_are_those_of_the_claims() -> None:
             sure = (found.count((better, True)) for better in (True, False))
             count = sum(better for better, _ in found)
             assert page.tally(page.of_table(path, rule)) == counted(count, *sure)
-    for pair in evidence.LAYERS_PAIRS:
+    for pair in evidence.ASKED_PAIRS:
         for rule, key in evidence.CHECKPOINTS.items():
             sides = fold_sides(evidence.COLA_LAYERS_FOLDS, key, pair)
             ahead, behind, at_all = (len(side & SEVEN) for side in sides)

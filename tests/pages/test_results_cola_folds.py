@@ -165,7 +165,7 @@ def test_results_tell_what_layers_side_by_side_gave() -> None:
 
 def test_results_tell_what_mc_dropout_gave_on_folds() -> None:
     calibrated = {"ece", "nll", "brier"}
-    _, alone, both = evidence.LAYERS_PAIRS
+    _, alone, both = evidence.ASKED_PAIRS
     last, by_score, by_nll = (
         fold_sides(evidence.COLA_LAYERS_FOLDS, rule, both) for rule in ("last", "score", "nll")
     )
@@ -192,7 +192,7 @@ def test_results_tell_what_the_folds_gave_that_had_chosen_nothing() -> None:
     assert set(evidence.table("cola-layers/screen")["folds"]) == {"0", "1"}
     plain, alone, both = (
         {rule: fold_sides(fresh, rule, pair) for rule in ("last", "score")}
-        for pair in evidence.LAYERS_PAIRS
+        for pair in evidence.ASKED_PAIRS
     )
     assert plain["last"][2] & SEVEN == SEVEN - {"fpr95"}
     assert alone["last"][2] & SEVEN == both["last"][2] & SEVEN == SEVEN
@@ -203,7 +203,7 @@ def test_results_tell_what_the_folds_gave_that_had_chosen_nothing() -> None:
         assert ahead == calibrated
         assert "mcc" not in at_all
         assert behind == ({"mcc", "accuracy"} if pair is both else set())
-    level = evidence.table(fresh)["rules"]["score"]["differences"][evidence.LAYERS_PAIRS[0]]["aurc"]
+    level = evidence.table(fresh)["rules"]["score"]["differences"][evidence.ASKED_PAIRS[0]]["aurc"]
     assert (
         f"AURC is within it either way ({1000 * level['difference']:+.1f} without MC dropout)"
         in TEXT
@@ -302,3 +302,40 @@ def test_results_tell_what_two_sets_of_folds_have_in_common() -> None:
             assert ("auroc" in ahead) == is_first
             assert not ahead & {"mcc", "fpr95"}
             assert behind == ({"mcc"} if is_first and rule == "last" else set())
+
+
+def test_results_tell_what_folds_gave_from_features_alone() -> None:
+    path, fresh = evidence.COLA_FEATURES_FOLDS, evidence.COLA_FEATURES_FRESH
+    plain, _, both = evidence.ASKED_PAIRS
+    calibrated = {"ece", "nll", "brier"}
+    five = calibrated | {"mcc", "aurc"}
+    assert evidence.table(path)["config"] == "cola-features"
+    assert all(not arm["settings"] and arm["seeds"] == 1 for arm in evidence.table(path)["arms"])
+    assert sum(evidence.table(path)["folds"].values()) == 7696
+    assert set(evidence.table(fresh)["folds"]) == {"1", "2", "3", "4"}
+    assert sum(evidence.table(fresh)["folds"].values()) == 6156
+
+    score, nll, last = (fold_sides(path, rule, plain) for rule in ("score", "nll", "last"))
+    assert score == (five | {"accuracy"}, set(), SEVEN | {"accuracy"})
+    assert "**By the best validation score, the paper's rule, KEP-SVGP is ahead of softmax" in TEXT
+    assert last[:2] == (five | {"accuracy"}, set())
+    assert nll == (
+        {"mcc", "aurc", "nll", "brier", "accuracy"}, set(), SEVEN - {"fpr95", "ece"} | {"accuracy"}
+    )  # fmt: skip
+    found = fold_sides(path, "score", both)
+    assert found == (calibrated | {"aurc", "auroc", "accuracy"}, set(), SEVEN | {"accuracy"})
+    differences = {
+        rule: evidence.table(path)["rules"][rule]["differences"][plain] for rule in ("nll", "last")
+    }
+    level = [
+        differences["last"]["auroc"],
+        differences["last"]["fpr95"],
+        differences["nll"]["auroc"],
+    ]
+    assert all(abs(each["difference"]) < 0.0025 for each in level)
+
+    score = fold_sides(fresh, "score", plain)
+    assert score == (five | {"accuracy"}, set(), SEVEN - {"fpr95"} | {"accuracy"})
+    behind = evidence.table(fresh)["rules"]["score"]["differences"][plain]["fpr95"]["difference"]
+    assert f"FPR95 is behind too, by {100 * behind:.1f} and within noise" in TEXT
+    assert fold_sides(fresh, "score", both)[1:] == (set(), SEVEN | {"accuracy"})
