@@ -337,5 +337,22 @@ def test_results_tell_what_folds_gave_from_features_alone() -> None:
     score = fold_sides(fresh, "score", plain)
     assert score == (five | {"accuracy"}, set(), SEVEN - {"fpr95"} | {"accuracy"})
     behind = evidence.table(fresh)["rules"]["score"]["differences"][plain]["fpr95"]["difference"]
-    assert f"FPR95 is behind too, by {100 * behind:.1f} and within noise" in TEXT
+    assert f"FPR95 is behind, by {100 * behind:.1f} and within noise, the other six ahead" in TEXT
     assert fold_sides(fresh, "score", both)[1:] == (set(), SEVEN | {"accuracy"})
+    assert not fold_sides(fresh, "nll", plain)[0]
+    level = evidence.table(fresh)["rules"]["nll"]["differences"][plain]["mcc"]["difference"]
+    assert f"MCC is level (−{-100 * level:.1f})" in TEXT
+    scaled = {
+        (arm, metric): fold_mean(path, "score", arm, metric)
+        for arm in ("KEP-SVGP", "… + TS", "Temperature Scaling")
+        for metric in calibrated
+    }
+    for metric in calibrated:
+        assert scaled["Temperature Scaling", metric] < scaled["KEP-SVGP", metric]
+    pairs = [
+        [scale * scaled[arm, metric] for arm in ("… + TS", "Temperature Scaling")]
+        for metric, scale in (("nll", 10), ("ece", 100), ("brier", 100))
+    ]
+    assert "the lower NLL ({:.2f} against {:.2f}) and Brier score".format(*pairs[0]) in TEXT
+    assert "the higher ECE ({:.2f} against {:.2f})".format(*pairs[1]) in TEXT
+    assert pairs[2][0] < pairs[2][1]
