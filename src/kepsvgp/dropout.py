@@ -1,8 +1,8 @@
 """Dropout from sixteen random bits for each entry, where torch draws a uniform number.
 
-On a processor torch's draws, and a mask in floating point, made training steps of Transformers a
-tenth longer. Here an entry is dropped with a probability of round(p · 2¹⁶) / 2¹⁶, and the others
-are scaled to match.
+On a processor torch's draws, and its mask in floating point, take longer than the rest of dropout
+and are felt in every training step. Here an entry is dropped with a probability of
+round(p · 2¹⁶) / 2¹⁶, and the others are scaled to match.
 """
 
 from typing import Any

@@ -141,6 +141,12 @@ def test_blocks_of_sequences_give_the_numbers_of_all_at_once(
         assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 8), (2, 0, 8)])
+def test_layer_takes_batches_and_sequences_without_anything(shape: tuple[int, ...]) -> None:
+    layer = sgpa.SGPAttention(8, 2, num_inducing=3).eval()
+    assert layer(torch.randn(shape)).shape == shape
+
+
 def test_kl_is_zero_at_the_prior(case: dict[str, Any]) -> None:
     keys = case["inducing"].keys
     eye = torch.eye(INDUCING, dtype=keys.dtype).expand(HEAD, FEATURE, INDUCING, INDUCING)

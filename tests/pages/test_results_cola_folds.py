@@ -3,7 +3,7 @@
 from functools import partial
 
 import evidence
-from pages.told import RESULTS, SEVEN, TEXT, fold_mean, fold_sides, gains, means, metrics
+from pages.told import README, RESULTS, SEVEN, TEXT, fold_mean, fold_sides, gains, means, metrics
 
 
 def test_results_tell_what_the_folds_gave() -> None:
@@ -332,12 +332,16 @@ def test_results_tell_what_folds_gave_from_features_alone() -> None:
         differences["last"]["fpr95"],
         differences["nll"]["auroc"],
     ]
+    # told of less than a quarter of a point
     assert all(abs(each["difference"]) < 0.0025 for each in level)
 
     score = fold_sides(fresh, "score", plain)
     assert score == (five | {"accuracy"}, set(), SEVEN - {"fpr95"} | {"accuracy"})
     behind = evidence.table(fresh)["rules"]["score"]["differences"][plain]["fpr95"]["difference"]
     assert f"FPR95 is behind, by {100 * behind:.1f} and within noise, the other six ahead" in TEXT
+    ahead = evidence.table(path)["rules"]["score"]["differences"][plain]["fpr95"]["difference"]
+    assert f"five beyond noise, FPR95 by {-100 * ahead:.1f};" in README
+    assert f"FPR95 is behind by {100 * behind:.1f}, within noise" in README
     assert fold_sides(fresh, "score", both)[1:] == (set(), SEVEN | {"accuracy"})
     assert not fold_sides(fresh, "nll", plain)[0]
     level = evidence.table(fresh)["rules"]["nll"]["differences"][plain]["mcc"]["difference"]

@@ -10,6 +10,7 @@ RESULTS = ROOT / "results"
 
 TOLD = page.PAGES[:2]
 TEXT = " ".join(word for path in TOLD for word in path.read_text().split())
+README = " ".join((ROOT / "README.md").read_text().split())
 
 SEVEN = {"mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier"}
 

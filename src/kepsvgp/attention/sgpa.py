@@ -180,9 +180,9 @@ def _in_blocks(
     """
     batch, (head, token, _) = queries.shape[:-3], queries.shape[-3:]
     of_sequence = head * token * max(token, width) * queries.element_size()
-    num_sequences = max(1, blocked.BLOCK_BYTES // of_sequence)
+    num_sequences = max(1, blocked.BLOCK_BYTES // max(1, of_sequence))
     parts = zip(
-        *(t.reshape(-1, *t.shape[-3:]).split(num_sequences) for t in (queries, values)),
+        *(t.reshape(batch.numel(), *t.shape[-3:]).split(num_sequences) for t in (queries, values)),
         strict=True,
     )
     results = zip(*(function(*part) for part in parts), strict=True)
