@@ -463,24 +463,27 @@ TABLE1 = {
 }
 
 # CoLA's settings, and where each is held against softmax under a rule
-PLAIN, DROPOUT, DROPOUT_BOTH = ASKED_PAIRS
 FRESH = "cola-layers/fresh"
-SETTINGS: list[tuple[str, Callable[[str], dict[str, Interval]]]] = [
+Setting = tuple[str, Callable[[str], dict[str, Interval]]]
+
+
+def on_folds(title: str, path: str) -> list[Setting]:
+    """Held-out folds, without MC dropout, with it for KEP-SVGP and with it on both sides."""
+    titles = (title, "… KEP-SVGP through MC dropout", "… both through MC dropout")
+    return [
+        (name, partial(of_folds, path, pair))
+        for name, pair in zip(titles, ASKED_PAIRS, strict=True)
+    ]
+
+
+SETTINGS: list[Setting] = [
     ("features alone, 50 epochs", partial(of_table, COLA_FEATURES)),
     ("… KEP-SVGP through MC dropout", partial(asked_intervals, other="MSP")),
-    ("… 7,696 held-out sentences", partial(of_folds, COLA_FEATURES_FOLDS, PLAIN)),
-    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_FEATURES_FOLDS, DROPOUT)),
-    ("… both through MC dropout", partial(of_folds, COLA_FEATURES_FOLDS, DROPOUT_BOTH)),
-    ("… 6,156 of these, without the first fold", partial(of_folds, COLA_FEATURES_FRESH, PLAIN)),
-    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_FEATURES_FRESH, DROPOUT)),
-    ("… both through MC dropout", partial(of_folds, COLA_FEATURES_FRESH, DROPOUT_BOTH)),
+    *on_folds("… 7,696 held-out sentences", COLA_FEATURES_FOLDS),
+    *on_folds("… 6,156 of these, without the first fold", COLA_FEATURES_FRESH),
     ("layers side by side, 30 epochs", partial(of_table, COLA_LAYERS)),
-    ("… 20 epochs, 7,696 held-out sentences", partial(of_folds, COLA_LAYERS_FOLDS, PLAIN)),
-    ("… KEP-SVGP through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT)),
-    ("… both through MC dropout", partial(of_folds, COLA_LAYERS_FOLDS, DROPOUT_BOTH)),
-    ("… 4,617 of these, which had chosen nothing", partial(of_folds, FRESH, PLAIN)),
-    ("… KEP-SVGP through MC dropout", partial(of_folds, FRESH, DROPOUT)),
-    ("… both through MC dropout", partial(of_folds, FRESH, DROPOUT_BOTH)),
+    *on_folds("… 20 epochs, 7,696 held-out sentences", COLA_LAYERS_FOLDS),
+    *on_folds("… 4,617 of these, which had chosen nothing", FRESH),
     ("embeddings too, noise that stays, 10 epochs", partial(of_table, COLA_LIVING)),
     ("… 7,696 held-out sentences", partial(of_folds, COLA_FOLDS, FOLD_PAIRS[1])),
     ("embeddings too, authors' choices, 10 epochs", partial(of_table, COLA_SMALL)),
@@ -512,9 +515,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cola-features-table1": partial(markdown, COLA_FEATURES),
     "cola-features-folds": partial(folds, COLA_FEATURES_FOLDS, *RULES),
     "cola-features-folds-differences": partial(
-        fold_differences, COLA_FEATURES_FOLDS, PLAIN, DROPOUT_BOTH
+        fold_differences, COLA_FEATURES_FOLDS, *ASKED_PAIRS[::2]
     ),
-    "cola-features-fresh": partial(fold_differences, COLA_FEATURES_FRESH, PLAIN, DROPOUT_BOTH),
+    "cola-features-fresh": partial(fold_differences, COLA_FEATURES_FRESH, *ASKED_PAIRS[::2]),
     "cola-features-differences": partial(differences_by_rule, COLA_FEATURES, ("kep", "msp")),
     "cola-features-selection": partial(selection, COLA_FEATURES, LIVING_ROWS),
     "cola-features-added": partial(selection, COLA_FEATURES_ADDED, ADDED_ROWS),
