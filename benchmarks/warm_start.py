@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from kepsvgp import convert
 from kepsvgp.attention.base import use_draws
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import ConvertedAttention, converted_layers
 from kepsvgp.conversion.selection import select
 from kepsvgp.conversion.warm_start import record

@@ -26,21 +26,21 @@ import torch
 from torch import Tensor
 
 from kepsvgp import Prediction
-from kepsvgp.baselines.methods import (
+from kepsvgp.config.file import load_config
+from kepsvgp.data import Benchmark, load_benchmark
+from kepsvgp.errors import UserError
+from kepsvgp.files import write_json
+from kepsvgp.methods.registry import (
     check_installed,
     get_method,
     result_name,
     split_name,
     train_method,
 )
-from kepsvgp.configfile import load_config
-from kepsvgp.data import Benchmark, load_benchmark
-from kepsvgp.denormals import flushed_denormals
-from kepsvgp.errors import UserError
-from kepsvgp.evaluation import default_device, evaluate
-from kepsvgp.files import write_json
 from kepsvgp.metrics import all_metrics, paired_bootstrap
-from kepsvgp.runs import CHECKPOINTS, Checkpoint, RunFolder, library_versions
+from kepsvgp.ops.denormals import flushed_denormals
+from kepsvgp.runs.evaluation import default_device, evaluate
+from kepsvgp.runs.folder import CHECKPOINTS, Checkpoint, RunFolder, library_versions
 
 # name, factor of the paper's tables
 COLUMNS = {

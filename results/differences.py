@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from kepsvgp import Prediction
-from kepsvgp.configfile import load_config
+from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.files import write_json
 from kepsvgp.metrics import paired_bootstrap
-from kepsvgp.runs import CHECKPOINTS, RunFolder, library_versions
+from kepsvgp.runs.folder import CHECKPOINTS, RunFolder, library_versions
 
 COLUMNS = ("mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kepsvgp.baselines.methods import get_method
-from kepsvgp.configfile import load_config
+from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
-from kepsvgp.denormals import flushed_denormals
-from kepsvgp.evaluation import default_device, evaluate
+from kepsvgp.methods.registry import get_method
 from kepsvgp.models import build
-from kepsvgp.runs import CHECKPOINTS
-from kepsvgp.training import train
+from kepsvgp.ops.denormals import flushed_denormals
+from kepsvgp.runs.evaluation import default_device, evaluate
+from kepsvgp.runs.folder import CHECKPOINTS
+from kepsvgp.training.loop import train
 
 
 class NoAttention(nn.Module):

@@ -11,9 +11,9 @@ import typer
 from click import Command, Context, Group
 
 from kepsvgp.cli import app
-from kepsvgp.configfile import load_config
+from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
-from kepsvgp.training import train
+from kepsvgp.training.loop import train
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kepsvgp import Prediction
-from kepsvgp.configfile import dump_config, load_config
+from kepsvgp.config.file import dump_config, load_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.files import read_json, write_atomic
 from kepsvgp.metrics import all_metrics
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -10,40 +10,25 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "kepsvgp"
 # within one level, modules may use each other
 ORDER = [
-    {
-        "errors",
-        "files",
-        "progress",
-        "ksvd",
-        "blocked",
-        "denormals",
-        "blocked_dual",
-        "dropout",
-        "svgp",
-        "metrics",
-        "config",
-        "configfile",
-    },
+    {"errors", "files"},
+    {"maths", "metrics", "config"},
+    {"ops"},
     {"attention"},
     {"models"},
+    {"inference"},
     {"conversion"},
     {"data"},
-    {"objective"},
-    {"prediction"},
-    {"abstention", "deployment"},
-    {"runs", "state", "tensorboard"},
+    {"runs"},
     {"training"},
-    {"baselines"},
+    {"methods"},
     {"bench"},
-    {"evaluation", "serving"},
-    {"compare"},
-    {"demo"},
-    {"experiments"},
+    {"serving"},
+    {"paper"},
     {"report"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
-MATHS = {"ksvd", "blocked", "blocked_dual", "svgp", "metrics", "config"}
+MATHS = {"maths", "metrics", "config"}
 FOUNDATIONS = {"errors", "files"}
 ANYWHERE = {"__init__", "__main__", "integrations"}
 

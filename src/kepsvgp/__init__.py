@@ -5,31 +5,31 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kepsvgp.abstention import Abstainer as Abstainer
     from kepsvgp.attention import KEPAttention as KEPAttention
     from kepsvgp.conversion import convert as convert
     from kepsvgp.conversion import load_pretrained as load_pretrained
     from kepsvgp.conversion import save_pretrained as save_pretrained
-    from kepsvgp.deployment import export as export
-    from kepsvgp.objective import LossTerms as LossTerms
-    from kepsvgp.objective import loss as loss
-    from kepsvgp.prediction import Prediction as Prediction
-    from kepsvgp.prediction import predict as predict
+    from kepsvgp.inference.abstention import Abstainer as Abstainer
+    from kepsvgp.inference.export import export as export
+    from kepsvgp.inference.prediction import Prediction as Prediction
+    from kepsvgp.inference.prediction import predict as predict
+    from kepsvgp.training.objective import LossTerms as LossTerms
+    from kepsvgp.training.objective import loss as loss
 
 __version__ = version("kepsvgp")
 
 # Public names and where they live. They are imported on first use, so that the command
 # line can print its help without loading torch.
 _PUBLIC = {
-    "Abstainer": "kepsvgp.abstention",
+    "Abstainer": "kepsvgp.inference.abstention",
     "KEPAttention": "kepsvgp.attention",
-    "LossTerms": "kepsvgp.objective",
-    "Prediction": "kepsvgp.prediction",
+    "LossTerms": "kepsvgp.training.objective",
+    "Prediction": "kepsvgp.inference.prediction",
     "convert": "kepsvgp.conversion",
-    "export": "kepsvgp.deployment",
+    "export": "kepsvgp.inference.export",
     "load_pretrained": "kepsvgp.conversion",
-    "loss": "kepsvgp.objective",
-    "predict": "kepsvgp.prediction",
+    "loss": "kepsvgp.training.objective",
+    "predict": "kepsvgp.inference.prediction",
     "save_pretrained": "kepsvgp.conversion",
 }
 __all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]

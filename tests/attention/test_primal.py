@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.errors import UserError
-from kepsvgp.objective import loss
-from kepsvgp.prediction import predict
+from kepsvgp.inference.prediction import predict
+from kepsvgp.training.objective import loss
 
 BATCH, HEAD, TOKEN, RANK, WIDTH = 2, 3, 7, 5, 11
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from kepsvgp import blocked
-from kepsvgp.attention import noise, sgpa
+from kepsvgp.attention import sgpa
 from kepsvgp.attention.base import use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.objective import loss
+from kepsvgp.ops import blocked, noise
+from kepsvgp.training.objective import loss
 
 # every size distinct and prime: a swapped axis cannot pass
 BATCH, HEAD, TOKEN, INDUCING, FEATURE = 2, 3, 7, 5, 11

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from kepsvgp.attention import KEPAttention
 from kepsvgp.bench.traffic import connected
 from kepsvgp.models import TextTransformer
-from kepsvgp.objective import loss
+from kepsvgp.training.objective import loss
 
 BATCH, STEPS = 8, 3
 

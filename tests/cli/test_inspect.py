@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from kepsvgp.cli import main
-from kepsvgp.config import RunConfig
-from kepsvgp.configfile import parse_config
+from kepsvgp.config.file import parse_config
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.report.spectra import read_spectra
-from kepsvgp.training import train
+from kepsvgp.training.loop import train
 
 
 def config() -> RunConfig:

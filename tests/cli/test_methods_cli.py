@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from cli.test_train import SMALL, call
 
-from kepsvgp.prediction import Prediction
-from kepsvgp.runs import RunFolder
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.runs.folder import RunFolder
 
 
 @pytest.fixture

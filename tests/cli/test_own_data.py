@@ -4,8 +4,8 @@ import pytest
 from cli.test_train import SMALL, call
 from data.test_own import write_images
 
-from kepsvgp import runs
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs import folder as runs
+from kepsvgp.runs.folder import RunFolder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from sweeps import TINY, content_of, files_of
 
 from kepsvgp.cli import main
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 WANTED = ("table7", "figure3")
 pytestmark = [

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from kepsvgp.cli import results
 from kepsvgp.cli.results import show_comparison, show_metrics
-from kepsvgp.compare import Comparison
 from kepsvgp.data.corruptions import STRENGTHS
-from kepsvgp.runs import RunFolder
+from kepsvgp.methods.compare import Comparison
+from kepsvgp.runs.folder import RunFolder
 
 METRICS = {
     "accuracy": 0.7512, "mcc": -0.1234, "nll": 12.3456, "ece": 0.0987,

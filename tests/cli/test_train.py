@@ -7,7 +7,7 @@ import pytest
 
 from kepsvgp.cli import main
 from kepsvgp.files import write_json
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 SMALL = """
 method = "kep"

@@ -7,9 +7,9 @@ import pytest
 from cli.test_train import SMALL, call
 from PIL import Image
 
-from kepsvgp import training
-from kepsvgp.experiments.records import unfinished
-from kepsvgp.runs import RunFolder
+from kepsvgp.paper.records import unfinished
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.training import loop as training
 
 
 @pytest.fixture(scope="module")

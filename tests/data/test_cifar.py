@@ -7,7 +7,7 @@ import pytest
 import torch
 from datafiles import TINY10, TINY100, Evil, tables, write_binary, write_python
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import batches, cifar, load_benchmark
 from kepsvgp.errors import UserError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from datafiles import sentence, write_cola, write_encoder
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import batches, cola, load_benchmark
 from kepsvgp.errors import UserError
 

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import batches, load_benchmark
 from kepsvgp.data.examples import Normalisation
 

@@ -5,7 +5,7 @@ import torch
 from datafiles import write_encoder
 from torch.testing import assert_close
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import features, text, tokens
 from kepsvgp.errors import UserError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from datafiles import write_imdb
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import imdb, load_benchmark, tokens
 from kepsvgp.errors import UserError
 

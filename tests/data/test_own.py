@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import folder, load_benchmark, pictures, table
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.data.own import stratified_split

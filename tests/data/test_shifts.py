@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import corruptions, load_benchmark, shifts
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError

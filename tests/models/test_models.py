@@ -4,8 +4,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, SoftmaxAttention, fixed_draws
-from kepsvgp.config import KepConfig, ModelConfig
+from kepsvgp.config.sections import KepConfig, ModelConfig
 from kepsvgp.errors import UserError
+from kepsvgp.inference.prediction import call
 from kepsvgp.models import (
     Classifier,
     ImageShape,
@@ -18,8 +19,7 @@ from kepsvgp.models import (
 from kepsvgp.models.blocks import Block, encode, mean_pool
 from kepsvgp.models.text import ScalarMix, sinusoids
 from kepsvgp.models.vit import patches
-from kepsvgp.objective import loss
-from kepsvgp.prediction import call
+from kepsvgp.training.objective import loss
 
 SAMPLE, BATCH, TOKEN, CLASS = 2, 3, 7, 5
 SMALL = ModelConfig(

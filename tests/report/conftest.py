@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from report.folders import draw, made_spectra, write_run
 
-from kepsvgp.config import DataConfig, RunConfig, TrainConfig
+from kepsvgp.config.sections import DataConfig, RunConfig, TrainConfig
 from kepsvgp.data import Benchmark, load_benchmark
 
 SHIFTS = ("fog", "gaussian_noise")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kepsvgp.config import RunConfig
-from kepsvgp.configfile import dump_config
+from kepsvgp.config.file import dump_config
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.files import write_atomic, write_json, write_json_lines
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
-from kepsvgp.prediction import Prediction
 
 CLASSES = tuple("0123456789")
 

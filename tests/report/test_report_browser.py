@@ -10,7 +10,7 @@ import torch
 from report.folders import draw, write_run
 from report.hostile import CLASSES, TEXTS, text_benchmark
 
-from kepsvgp.config import RunConfig
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.report import write_report
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import compare

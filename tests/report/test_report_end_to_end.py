@@ -11,7 +11,7 @@ from report.folders import draw, write_run
 from report.hostile import CLASSES, TEXTS
 
 from kepsvgp.cli import main
-from kepsvgp.config import RunConfig
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.report import write_report
 from kepsvgp.report.models import compare

@@ -13,7 +13,7 @@ from report.folders import draw, write_run
 from report.hostile import CLASSES, TEXTS, text_benchmark
 
 from kepsvgp.cli import main
-from kepsvgp.config import RunConfig
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.data.examples import Normalisation, image_examples
 from kepsvgp.files import read_json, write_json

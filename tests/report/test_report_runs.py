@@ -8,7 +8,7 @@ from report.folders import draw, made_spectra, write_run
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
-from kepsvgp.prediction import Prediction
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.report.runs import find_runs, read_predictions, read_run
 from kepsvgp.report.spectra import read_spectra
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from report.folders import draw, write_run
 
-from kepsvgp.config import RunConfig
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, read_json, write_json
-from kepsvgp.prediction import Prediction
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.report.context import benchmark_context, duration
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import compare, name_of

@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import families
 import numpy as np
 import pytest
 import torch
 import transformers
-from conversion import families
 from PIL import Image
 from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction, convert, load_pretrained, predict, save_pretrained
 from kepsvgp.cli import main
-from kepsvgp.configfile import load_config
+from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving import open_folder
 from kepsvgp.serving.stream import FIELDS
-from kepsvgp.training import train
+from kepsvgp.training.loop import train
 
 WORDS = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "a"]
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 LONG = os.environ.get("KEPSVGP_STRESS") == "long"
 

@@ -25,7 +25,13 @@ def processes():
     """Processes that fork from a server which has imported everything, so that they start fast."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["breaking", "kepsvgp.training", "kepsvgp.evaluation", "kepsvgp.data.digits", "kepsvgp.cli"]
+        [
+            "breaking",
+            "kepsvgp.training.loop",
+            "kepsvgp.runs.evaluation",
+            "kepsvgp.data.digits",
+            "kepsvgp.cli",
+        ]
     )
     return context
 

@@ -528,7 +528,7 @@ sys.argv[0] = "kepsvgp"
 runpy.run_module("kepsvgp", run_name="__main__", alter_sys=True)
 """
 MODULES = (
-    *("typer.main", "torch", "kepsvgp.training"),
+    *("typer.main", "torch", "kepsvgp.training.loop"),
     *(
         "rich.table",
         "numpy",

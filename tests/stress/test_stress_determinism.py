@@ -12,11 +12,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, predict
-from kepsvgp.configfile import load_config
+from kepsvgp.config.file import load_config
 from kepsvgp.data import batches, load_benchmark
 from kepsvgp.data.augment import CropFlip
-from kepsvgp.prediction import predict_batches
-from kepsvgp.runs import RunFolder
+from kepsvgp.inference.prediction import predict_batches
+from kepsvgp.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_batches_are_the_same_with_any_prefetching(config, tried) -> None:
 def test_prediction_does_not_depend_on_the_order_of_batches(config, tmp_path, tried) -> None:
     settings = load_config(config, ["train.epochs=1"])
     benchmark = load_benchmark(settings.data)
-    from kepsvgp.training import train
+    from kepsvgp.training.loop import train
 
     model = train(settings, benchmark, tmp_path / "run").model("last")
     whole = list(batches(benchmark.test, 10))

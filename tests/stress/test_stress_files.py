@@ -17,23 +17,23 @@ from PIL import Image
 from torch import Tensor, nn
 
 from kepsvgp import convert
-from kepsvgp.abstention import Abstainer
-from kepsvgp.baselines import kfllla, mc_dropout, msp, temperature
-from kepsvgp.baselines.methods import get_method
-from kepsvgp.configfile import load_config, parse_config
+from kepsvgp.config.file import load_config, parse_config
 from kepsvgp.conversion import load_pretrained, save_pretrained
 from kepsvgp.data import archive, cifar, cola, load_benchmark, pictures, store, svhn, table, tokens
 from kepsvgp.errors import UserError
-from kepsvgp.evaluation import evaluate
-from kepsvgp.experiments import records, timing
-from kepsvgp.experiments.inspection import inspect_run
 from kepsvgp.files import FORMAT, read_json, write_json
-from kepsvgp.prediction import Prediction
+from kepsvgp.inference.abstention import Abstainer
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.methods import kfllla, mc_dropout, msp, temperature
+from kepsvgp.methods.registry import get_method
+from kepsvgp.paper import records, timing
+from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.report.runs import read_predictions, read_run
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.evaluation import evaluate
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving import rows
-from kepsvgp.state import load_position
-from kepsvgp.training import train
+from kepsvgp.training.loop import train
+from kepsvgp.training.state import load_position
 
 # one worker makes the files that they share
 pytestmark = pytest.mark.xdist_group("files")

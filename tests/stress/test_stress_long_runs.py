@@ -9,9 +9,9 @@ from rich.console import Console
 from torch import nn
 
 from kepsvgp import KEPAttention, loss, predict
-from kepsvgp.configfile import parse_config
+from kepsvgp.config.file import parse_config
 from kepsvgp.data import load_benchmark
-from kepsvgp.training import train
+from kepsvgp.training.loop import train
 
 STEPS = many(120, 5_000)
 PREDICTIONS = many(60, 1_000)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kepsvgp import KEPAttention, Prediction, loss, predict
 from kepsvgp.attention import PrimalAttention, SGPAttention, SoftmaxAttention
 from kepsvgp.errors import UserError
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 FUZZED = many(60, 10_000)
 FUZZ = settings(

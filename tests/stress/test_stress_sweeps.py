@@ -25,7 +25,7 @@ from breaking import (
 )
 from sweeps import content_of, files_of
 
-from kepsvgp.runs import RunFolder
+from kepsvgp.runs.folder import RunFolder
 
 # one worker makes the sweep that they share
 pytestmark = [

@@ -8,9 +8,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp import blocked, blocked_dual, ksvd, svgp
 from kepsvgp.attention import checks
-from kepsvgp.attention import noise as noise_by_place
 from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of, repeat_mask
 from kepsvgp.attention.shards import common_generator, place_of, sum_of_parts
 from kepsvgp.attention.statistics import (
@@ -22,9 +20,12 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
-from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
-from kepsvgp.ksvd import at_least_float32
+from kepsvgp.maths import ksvd, svgp
+from kepsvgp.maths.ksvd import at_least_float32
+from kepsvgp.ops import blocked, blocked_dual
+from kepsvgp.ops import noise as noise_by_place
+from kepsvgp.ops.dropout import Dropout
 
 Merge = Literal["add", "concat", "concat_lowrank"]
 Projection = Literal["landmark", "free", "dual"]

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp import blocked, blocked_dual, ksvd
 from kepsvgp.attention import checks
 from kepsvgp.attention.base import PenalisedAttention, Penalties, repeat_mask
 from kepsvgp.attention.statistics import (
@@ -16,8 +15,10 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
-from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
+from kepsvgp.maths import ksvd
+from kepsvgp.ops import blocked, blocked_dual
+from kepsvgp.ops.dropout import Dropout
 
 Projection = Literal["landmark", "free", "dual"]
 

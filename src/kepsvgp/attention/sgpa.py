@@ -18,17 +18,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp import blocked
-from kepsvgp.attention import checks, noise
+from kepsvgp.attention import checks
 from kepsvgp.attention.base import (
     PenalisedAttention,
     Penalties,
     draws_of,
 )
-from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
-from kepsvgp.ksvd import at_least_float32
-from kepsvgp.svgp import lower_cholesky
+from kepsvgp.maths.ksvd import at_least_float32
+from kepsvgp.maths.svgp import lower_cholesky
+from kepsvgp.ops import blocked, noise
+from kepsvgp.ops.dropout import Dropout
 
 Kernel = Literal["exponential", "ard"]
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kepsvgp.ksvd import Place
+from kepsvgp.maths.ksvd import Place
 
 
 def place_of(

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
+from kepsvgp.ops.dropout import Dropout
 
 
 class SoftmaxAttention(nn.Module):

@@ -7,9 +7,9 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kepsvgp import ksvd
 from kepsvgp.attention.shards import sum_of_parts
-from kepsvgp.blocked import Projected
+from kepsvgp.maths import ksvd
+from kepsvgp.ops.blocked import Projected
 
 
 class ScorePair(NamedTuple):

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp import ksvd, svgp
 from kepsvgp.attention import KEPAttention, Penalties
+from kepsvgp.maths import ksvd, svgp
 
 
 class NaiveAttention(nn.Module):

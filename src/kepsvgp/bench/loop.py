@@ -13,8 +13,8 @@ from kepsvgp.bench.timing import Contest, Figures, compare
 from kepsvgp.data import batches
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
+from kepsvgp.inference.prediction import Prediction, predict, predict_batches
 from kepsvgp.metrics import all_metrics
-from kepsvgp.prediction import Prediction, predict, predict_batches
 
 
 def measurements(options: Options) -> Iterator[Contest | Figures]:

@@ -18,10 +18,9 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from kepsvgp.baselines import ensemble, kfllla, mc_dropout, msp, sngp, temperature
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Result, compare
-from kepsvgp.config import (
+from kepsvgp.config.sections import (
     PARTS,
     DataConfig,
     KepConfig,
@@ -33,10 +32,11 @@ from kepsvgp.config import (
 )
 from kepsvgp.data import Batch, Benchmark, batches, cola, load_benchmark
 from kepsvgp.data.store import data_root
+from kepsvgp.inference.prediction import Predictor, call, predict_batches
+from kepsvgp.methods import ensemble, kfllla, mc_dropout, msp, sngp, temperature
 from kepsvgp.models import Classifier, build_model
-from kepsvgp.objective import loss
-from kepsvgp.prediction import Predictor, call, predict_batches
-from kepsvgp.runs import input_shape
+from kepsvgp.runs.folder import input_shape
+from kepsvgp.training.objective import loss
 
 BASELINE: Method = "msp"
 ENSEMBLE_SIZE = 5

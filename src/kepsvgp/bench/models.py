@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import PenalisedLayer
 from kepsvgp.bench.options import Options
 from kepsvgp.bench.timing import Contest, Limit, compare
-from kepsvgp.config import AttentionKind
+from kepsvgp.config.sections import AttentionKind
+from kepsvgp.inference.prediction import predict
 from kepsvgp.models import transformer_imdb, vit_cifar
-from kepsvgp.objective import loss
-from kepsvgp.prediction import predict
+from kepsvgp.training.objective import loss
 
 NUM_SAMPLES = 10
 VOCABULARY = 30_000

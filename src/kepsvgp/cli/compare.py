@@ -38,9 +38,9 @@ def compare(
     from rich.console import Console
 
     from kepsvgp.cli.results import show_comparison
-    from kepsvgp.compare import compare
-    from kepsvgp.configfile import find_config, load_config
+    from kepsvgp.config.file import find_config, load_config
     from kepsvgp.data import load_benchmark
+    from kepsvgp.methods.compare import compare
 
     changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
     settings = load_config(config, changes)

@@ -16,7 +16,7 @@ def demo(
     from rich.console import Console
 
     from kepsvgp.cli.results import say
-    from kepsvgp.demo import run_demo
+    from kepsvgp.paper.demo import run_demo
     from kepsvgp.report import write_report
 
     # so small a model gains nothing from a second thread, and on a busy machine it waits for it

@@ -34,12 +34,12 @@ def evaluate(
     """
     from rich.console import Console
 
-    from kepsvgp.baselines.methods import get_method, result_name, split_name
     from kepsvgp.cli.results import show_metrics
     from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.errors import UserError
-    from kepsvgp.evaluation import default_device, evaluate, split_names
-    from kepsvgp.runs import RunFolder, as_checkpoint
+    from kepsvgp.methods.registry import get_method, result_name, split_name
+    from kepsvgp.runs.evaluation import default_device, evaluate, split_names
+    from kepsvgp.runs.folder import RunFolder, as_checkpoint
 
     folder, *members = map(RunFolder, run)
     config = folder.config()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kepsvgp.experiments.findings import Inspection
+    from kepsvgp.paper.findings import Inspection
 
 
 class Split(StrEnum):
@@ -34,8 +34,8 @@ def inspect(
     and what is left of its noise. Says what looks wrong.
     """
     from kepsvgp.cli.unfinished import warn_if_unfinished
-    from kepsvgp.experiments.inspection import inspect_run
-    from kepsvgp.runs import RunFolder, as_checkpoint
+    from kepsvgp.paper.inspection import inspect_run
+    from kepsvgp.runs.folder import RunFolder, as_checkpoint
 
     folder = RunFolder(run)
     warn_if_unfinished(run)

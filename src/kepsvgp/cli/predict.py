@@ -38,7 +38,7 @@ def predict(
     """
     from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.errors import UserError
-    from kepsvgp.runs import RunFolder
+    from kepsvgp.runs.folder import RunFolder
     from kepsvgp.serving import predict_file
 
     if confidence is not None and max_risk is None:

@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from kepsvgp.experiments.figures import FigureData
-    from kepsvgp.experiments.sweep import Jobs, Piece
+    from kepsvgp.paper.figures import FigureData
+    from kepsvgp.paper.sweep import Jobs, Piece
 
 
 class Profile(StrEnum):
@@ -88,9 +88,9 @@ def reproduce(
     """
     import os
 
-    from kepsvgp.configfile import find_config, load_config
-    from kepsvgp.experiments import sweep
-    from kepsvgp.experiments.plan import Study, check_overrides
+    from kepsvgp.config.file import find_config, load_config
+    from kepsvgp.paper import sweep
+    from kepsvgp.paper.plan import Study, check_overrides
 
     file = None if config is None else find_config(config).resolve()
     if file is not None:
@@ -125,7 +125,7 @@ def reproduce(
     for name in dict.fromkeys(piece.study.dataset for piece in wanted):
         _write_report([piece for piece in wanted if piece.study.dataset == name], out)
     if evidence is not None:
-        from kepsvgp.experiments.evidence import keep_evidence
+        from kepsvgp.paper.evidence import keep_evidence
 
         count = len(keep_evidence(wanted, out, evidence))
         typer.echo(f"evidence: {count} files in {evidence}")
@@ -136,10 +136,10 @@ def reproduce(
 
 def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jobs: int) -> None:
     """What there is, what is left and how long it may take."""
-    from kepsvgp.experiments.declarations import Table
-    from kepsvgp.experiments.plan import rows_of
-    from kepsvgp.experiments.records import estimate, failure, left_of, paper_hours
-    from kepsvgp.progress import clock
+    from kepsvgp.data.progress import clock
+    from kepsvgp.paper.declarations import Table
+    from kepsvgp.paper.plan import rows_of
+    from kepsvgp.paper.records import estimate, failure, left_of, paper_hours
 
     for piece in wanted:
         count = len(rows_of(piece.exhibit, piece.study.dataset))
@@ -179,9 +179,9 @@ def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jo
 
 def _run(left: "Jobs", out: Path, *, jobs: int, ray: str | None, threads: int | None) -> int:
     """Does what is left, and tells of each job; gives the number of those that failed."""
-    from kepsvgp.experiments.records import estimate
-    from kepsvgp.experiments.runner import local_processes, ray_cluster, run_jobs
-    from kepsvgp.progress import clock
+    from kepsvgp.data.progress import clock
+    from kepsvgp.paper.records import estimate
+    from kepsvgp.paper.runner import local_processes, ray_cluster, run_jobs
 
     total = len(left.tasks) + len(left.timings)
     if total == 0:
@@ -206,9 +206,9 @@ def _run(left: "Jobs", out: Path, *, jobs: int, ray: str | None, threads: int | 
 
 def _write(piece: "Piece", out: Path, resamples: int) -> None:
     """Writes a table or figure and says where it is."""
-    from kepsvgp.experiments.declarations import Table
-    from kepsvgp.experiments.formats import markdown
-    from kepsvgp.experiments.sweep import write_figure_data, write_table
+    from kepsvgp.paper.declarations import Table
+    from kepsvgp.paper.formats import markdown
+    from kepsvgp.paper.sweep import write_figure_data, write_table
     from kepsvgp.report.figures import save_figure
 
     if isinstance(piece.exhibit, Table):
@@ -227,7 +227,7 @@ def _write(piece: "Piece", out: Path, resamples: int) -> None:
 
 def _write_report(wanted: "list[Piece]", out: Path) -> None:
     """Writes the report page over the finished runs of a data set, and says where it is."""
-    from kepsvgp.experiments.sweep import reported_runs
+    from kepsvgp.paper.sweep import reported_runs
     from kepsvgp.report import write_report
 
     runs = reported_runs(wanted, out)

@@ -7,9 +7,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from kepsvgp.compare import Comparison, rows
 from kepsvgp.errors import printable
-from kepsvgp.runs import RunFolder
+from kepsvgp.methods.compare import Comparison, rows
+from kepsvgp.runs.folder import RunFolder
 
 _COLUMNS = {
     "accuracy": "accuracy",

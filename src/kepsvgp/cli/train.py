@@ -30,13 +30,13 @@ def train(
     """
     from rich.console import Console
 
-    from kepsvgp.baselines.methods import train_method
     from kepsvgp.cli.results import show_metrics
-    from kepsvgp.configfile import find_config, load_config
+    from kepsvgp.config.file import find_config, load_config
     from kepsvgp.data import load_benchmark
-    from kepsvgp.denormals import flushed_denormals
-    from kepsvgp.evaluation import evaluate
-    from kepsvgp.training import is_main_process
+    from kepsvgp.methods.registry import train_method
+    from kepsvgp.ops.denormals import flushed_denormals
+    from kepsvgp.runs.evaluation import evaluate
+    from kepsvgp.training.loop import is_main_process
 
     changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
     settings = load_config(config, changes)

@@ -13,8 +13,8 @@ def warn_if_unfinished(run: Path) -> None:
     Says nothing of a run that cannot be read: the command itself does, if it needs what is wrong.
     """
     from kepsvgp.errors import UserError, printable
-    from kepsvgp.experiments.records import unfinished
-    from kepsvgp.runs import RunFolder
+    from kepsvgp.paper.records import unfinished
+    from kepsvgp.runs.folder import RunFolder
 
     folder = RunFolder(run)
     missing = None

@@ -1,6 +1,6 @@
 """Benchmarks of images and texts: loaders, splits, shifts and batches."""
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.augment import CropFlip as CropFlip
 from kepsvgp.data.batching import Batches as Batches
 from kepsvgp.data.batching import batches as batches

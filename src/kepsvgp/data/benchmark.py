@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.examples import Augment, Examples, ImageExamples, TextExamples
 from kepsvgp.errors import UserError
 

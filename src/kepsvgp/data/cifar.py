@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import Benchmark, LazyExamples, random_split

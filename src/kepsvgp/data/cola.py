@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store, text
 from kepsvgp.data.benchmark import Benchmark, LazyExamples, Split, random_split
 

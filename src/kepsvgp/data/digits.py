@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import shifts
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import Benchmark, LazyExamples, random_split

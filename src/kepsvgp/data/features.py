@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from kepsvgp.data import store, tokens
 from kepsvgp.data.examples import Ragged
+from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.files import expanded
-from kepsvgp.progress import track
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import own, pictures, shifts, store
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.benchmark import BYTES, Benchmark

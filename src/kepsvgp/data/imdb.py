@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store, text
 from kepsvgp.data.benchmark import Benchmark, Split, random_split
 from kepsvgp.data.tokens import FileTexts

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import cifar, pictures, store, svhn
 from kepsvgp.data.examples import Examples, ImageExamples, Normalisation, image_examples
 from kepsvgp.errors import UserError

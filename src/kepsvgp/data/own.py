@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.benchmark import Split
 from kepsvgp.errors import UserError
 from kepsvgp.files import absolute

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import corruptions, store
 from kepsvgp.data.benchmark import LazyExamples
 from kepsvgp.data.examples import Examples, ImageExamples, image_examples

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import own, text
 from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.errors import UserError

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
-from kepsvgp.objective import logits_of, loss
-from kepsvgp.prediction import predict
+from kepsvgp.inference.prediction import logits_of, predict
+from kepsvgp.training.objective import loss
 
 try:
     from transformers import Trainer

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from kepsvgp.conversion import parameter_groups
 from kepsvgp.errors import UserError
-from kepsvgp.objective import loss
-from kepsvgp.prediction import Prediction, predict
+from kepsvgp.inference.prediction import Prediction, predict
+from kepsvgp.training.objective import loss
 
 try:
     from lightning import LightningModule

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, use_draws
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.blocked import is_plain
-from kepsvgp.dropout import Dropout
 from kepsvgp.models import sampled
+from kepsvgp.ops.blocked import is_plain
+from kepsvgp.ops.dropout import Dropout
 
 
 class Classifier(nn.Module):

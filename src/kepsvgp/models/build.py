@@ -8,7 +8,7 @@ from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.attention.sgpa import SGPAttention
 from kepsvgp.attention.softmax import SoftmaxAttention
-from kepsvgp.config import AttentionKind, HeadKind, KepConfig, ModelConfig
+from kepsvgp.config.sections import AttentionKind, HeadKind, KepConfig, ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra

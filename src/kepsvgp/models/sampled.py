@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kepsvgp.blocked import slices
+from kepsvgp.ops.blocked import slices
 
 # All samples of a slice: what the allocator hands out again instead of asking the system, and
 # enough for threads to share the work.

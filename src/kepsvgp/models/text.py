@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.dropout import Dropout
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Block, Classifier, encode
+from kepsvgp.ops.dropout import Dropout
 
 
 class ScalarMix(nn.Module):

@@ -16,7 +16,7 @@ from jaxtyping import Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from kepsvgp.config import DataConfig
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import Benchmark, Examples, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from kepsvgp.config import Method
+from kepsvgp.config.sections import Method
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, read_json
 from kepsvgp.report.runs import Run, SplitPredictions, read_run

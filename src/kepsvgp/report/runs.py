@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from safetensors import SafetensorError, safe_open
 
-from kepsvgp.configfile import check_config
+from kepsvgp.config.file import check_config
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, check_run, check_tensors, read_json, read_json_lines, read_tree
 from kepsvgp.report.spectra import Spectra, read_spectra

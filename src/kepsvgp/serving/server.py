@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from kepsvgp.abstention import Abstainer
-from kepsvgp.config import PredictionConfig
+from kepsvgp.config.sections import PredictionConfig
 from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
 from kepsvgp.data import batches, features, pictures, text
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
 from kepsvgp.errors import UserError
-from kepsvgp.evaluation import default_device
-from kepsvgp.prediction import Prediction, predict, predict_batches, to_device
-from kepsvgp.runs import RunFolder
+from kepsvgp.inference.abstention import Abstainer
+from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
+from kepsvgp.runs.evaluation import default_device
+from kepsvgp.runs.folder import RunFolder
 
 Task = Literal["text", "image"]
 

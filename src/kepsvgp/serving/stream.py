@@ -15,11 +15,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from kepsvgp.abstention import Abstainer
 from kepsvgp.errors import UserError, printable
 from kepsvgp.files import csv_cell, replacing
-from kepsvgp.prediction import Prediction
-from kepsvgp.runs import RunFolder
+from kepsvgp.inference.abstention import Abstainer
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving.rows import Row, open_images, open_texts
 from kepsvgp.serving.server import Server, open_folder
 

@@ -1,0 +1,1 @@
+"""What a run is made of, and the files that say so."""

@@ -1,0 +1,161 @@
+"""Configurations as TOML files with overrides, and mistakes in them as one clear message."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kepsvgp.config.sections import RunConfig
+from kepsvgp.errors import UserError
+from kepsvgp.files import check_name, checksum, damaged, read_text
+
+# the key of a run's record that holds the checksum of its configuration
+CONFIG_SUM = "config_checksum"
+
+
+def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a TOML file, or a shipped one by name, with `key=value` overrides."""
+    path = find_config(source)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} must hold valid TOML; it does not: {error}.") from None
+    for override in overrides:
+        _apply(values, override)
+    return parse_config(values, origin=" ".join([str(path), *(f"with {o}" for o in overrides)]))
+
+
+def find_config(source: Path | str) -> Path:
+    """The file that `source` means: a path, or the name of a configuration that we ship."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    shipped = {file.stem: file for file in _shipped_files()}
+    if str(source) in shipped:
+        return shipped[str(source)]
+    raise UserError(
+        f"CONFIG must be a TOML file or one of {', '.join(shipped) or '(none shipped)'}; "
+        f"there is no {source}."
+    )
+
+
+def _shipped_files() -> list[Path]:
+    # inside the package once installed; beside `src` in a checkout
+    folders = (Path(__file__).parents[1] / "configs", Path(__file__).parents[3] / "configs")
+    return next((sorted(f.glob("*.toml")) for f in folders if f.is_dir()), [])
+
+
+def parse_config(values: Mapping[str, Any], *, origin: str = "configuration") -> RunConfig:
+    """A checked configuration; every mistake in it is named by its field in one `UserError`."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(details) for details in error.errors()]
+    raise UserError(f"{origin}: " + "; ".join(problems))
+
+
+def dump_config(config: RunConfig) -> str:
+    """The complete configuration as TOML; what is None is left out, as TOML has no null."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def check_config(path: Path, record: Mapping[str, Any]) -> None:
+    """Refuses the configuration of a run that is not the one the run was made with."""
+    if CONFIG_SUM in record and record[CONFIG_SUM] != checksum(read_text(path).encode()):
+        raise damaged(path, "the configuration of the run", "its checksum is not that in run.json")
+
+
+def differences(one: RunConfig, other: RunConfig) -> list[str]:
+    """Names of the fields in which two configurations differ, versions aside."""
+    flat_one, flat_other = _flatten(one.model_dump()), _flatten(other.model_dump())
+    return [
+        name
+        for name in flat_one | flat_other
+        if not name.startswith("versions") and flat_one.get(name) != flat_other.get(name)
+    ]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    """Sets one value in place, from `section.key=value`."""
+    check_name(Path(override))
+    name, equals, text = override.partition("=")
+    place = name.strip().split(".")
+    *sections, key = place
+    if not equals or not key:
+        raise UserError(f"an override must read section.key=value; got {override!r}.")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{name} must name a value in a section; {section} is no section.")
+    value = _value(text.strip())
+    # a folder may be called 2024
+    values[key] = value if isinstance(value, str) or not _is_path(place) else text.strip()
+
+
+def _value(text: str) -> Any:
+    """A TOML value where it is one, else the text itself, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_path(place: Sequence[str]) -> bool:
+    """Whether a field holds a place on disk."""
+    names, section = _place(tuple(place[:-1]))
+    field = section.model_fields.get(place[-1]) if section and len(names) < len(place) else None
+    return field is not None and Path in get_args(field.annotation)
+
+
+def _explain(details: ErrorDetails) -> str:
+    """One mistake in plain words, named by its field."""
+    # pydantic appends the branch of a union to the place of an error
+    place, model = _place(details["loc"])
+    field = ".".join(place)
+    match details["type"]:
+        case "extra_forbidden":
+            known = list(model.model_fields) if model else []
+            close = difflib.get_close_matches(place[-1], known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+            return f"{field} is no known key; {hint}"
+        case "value_error":
+            message = str(details.get("ctx", {}).get("error", details["msg"]))
+            return f"{field}.{message}" if field else message
+        case _:
+            expected = details["msg"][0].lower() + details["msg"][1:]
+            return f"{field}: {expected}; got {details['input']!r}"
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
+    """The part of an error's place that names fields, and the section it is in."""
+    names: list[str] = []
+    section: type[BaseModel] | None = RunConfig
+    for part in location:
+        if section is None:
+            break
+        names.append(str(part))
+        inner = section.model_fields.get(str(part))
+        if inner is None:
+            return names, section
+        section = _section(inner.annotation)
+    return names, section
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation if is_section else None

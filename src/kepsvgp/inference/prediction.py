@@ -1,0 +1,336 @@
+"""Monte Carlo prediction, and where its uncertainty comes from."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
+from kepsvgp.errors import UserError
+from kepsvgp.files import (
+    RUN,
+    check_run,
+    check_tensors,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+)
+from kepsvgp.inference.trunk import with_remembered_trunk
+
+Average = Literal["probs", "logits"]
+
+_NUMBERS = ("num_samples", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predictive distribution over classes for each example, with its uncertainty.
+
+    Every method ends in one of these, so that metrics, tables and reports know nothing of
+    methods. `entropy` is the total uncertainty, `aleatoric` the part that remains when the model
+    is known, `epistemic` the mutual information between label and model.
+    """
+
+    probs: Float[Tensor, "example class"]
+    aleatoric: Float[Tensor, " example"]
+    """Expected entropy of the sampled distributions."""
+    logits: Float[Tensor, "sample example class"] | None = None
+    """Sampled logits, where they were asked for."""
+    labels: Int[Tensor, " example"] | None = None
+    """The true labels, where they are known."""
+    index: Int[Tensor, " example"] | None = None
+    """Positions of the examples in their split, where they are known."""
+    num_samples: int | None = None
+    """Number of samples that were averaged, where it is known."""
+    seed: int | None = None
+    """What they were drawn with, where there was anything to draw and it is known."""
+
+    @property
+    def label(self) -> Int[Tensor, " example"]:
+        """The most probable class."""
+        return self.probs.argmax(dim=-1)
+
+    @property
+    def confidence(self) -> Float[Tensor, " example"]:
+        """The probability of the most probable class."""
+        return self.probs.max(dim=-1).values
+
+    @property
+    def entropy(self) -> Float[Tensor, " example"]:
+        """Total uncertainty, H[p] in nats."""
+        return entropy(self.probs)
+
+    @property
+    def epistemic(self) -> Float[Tensor, " example"]:
+        """Mutual information, H[p] − E H[p_s]; rounding below zero is cut off."""
+        return (self.entropy - self.aleatoric).clamp_min(0)
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def __getitem__(self, rows: slice | Tensor) -> "Prediction":
+        """The prediction for some of the examples."""
+        values = {
+            name: value[:, rows] if name == "logits" else value[rows]
+            for name, value in self._present().items()
+        }
+        return Prediction(**values, num_samples=self.num_samples, seed=self.seed)
+
+    @classmethod
+    def from_logits(
+        cls, logits: Float[Tensor, "sample example class"], average: Average = "probs"
+    ) -> "Prediction":
+        """Averages sampled logits: p = mean softmax, or the softmax of the mean.
+
+        With `average="logits"` the parts of the uncertainty need not add up to the total.
+        """
+        if average not in ("probs", "logits"):
+            raise UserError(f"average must be 'probs' or 'logits'; got {average!r}.")
+        # a check of the data, which a traced graph cannot hold
+        if not torch.compiler.is_compiling() and not logits.isfinite().all():
+            raise UserError(
+                "the model must give finite logits; some are NaN or infinite. Look for such "
+                "numbers in the inputs and the weights, and for inputs of extreme size."
+            )
+        # in float32 at least: half precision would round small probabilities to zero
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        sampled = logits.softmax(dim=-1)
+        probs = logits.mean(dim=0).softmax(dim=-1) if average == "logits" else sampled.mean(dim=0)
+        return cls(probs, entropy(sampled).mean(dim=0), num_samples=logits.shape[0])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Prediction"]) -> "Prediction":
+        """One prediction for the examples of all parts, in their order."""
+        names = parts[0]._present()
+        values = {
+            name: torch.cat([getattr(part, name) for part in parts], dim=int(name == "logits"))
+            for name in names
+        }
+        return cls(**values, num_samples=parts[0].num_samples, seed=parts[0].seed)
+
+    def save(self, path: Path, *, run: str = "") -> None:
+        """Writes the prediction as a safetensors file, as a whole or not at all.
+
+        With the name of a run it is refused where that of another one is wanted.
+        """
+        tensors = {name: value.contiguous() for name, value in self._present().items()}
+        about = {RUN: run} if run else {}
+        about |= {
+            name: str(number)
+            for name, number in zip(_NUMBERS, (self.num_samples, self.seed), strict=True)
+            if number is not None
+        }
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata=tensor_metadata(about))
+            seal_tensors(temporary)
+
+    @classmethod
+    def load(cls, path: Path, *, run: str = "") -> "Prediction":
+        """Reads what `save` wrote."""
+        remedy = "Delete it and evaluate again."
+        about = check_tensors(path, "a saved prediction", remedy)
+        check_run(path, about.get(RUN), run, remedy)
+        try:
+            count, seed = (int(about[name]) if name in about else None for name in _NUMBERS)
+            return cls(**load_file(path), num_samples=count, seed=seed)
+        except TypeError as error:
+            raise UserError(
+                f"{path} must hold a saved prediction; it is something else ({error}). {remedy}"
+            ) from None
+
+    def _present(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Anything fitted that predicts: a post-hoc method, an ensemble."""
+
+    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """The prediction for one batch of inputs."""
+        ...
+
+
+def entropy(probs: Float[Tensor, "*shape class"]) -> Float[Tensor, "*shape"]:
+    """−Σ p log p in nats, with 0 log 0 = 0."""
+    return -torch.special.xlogy(probs, probs).sum(dim=-1)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returns: the tensor itself, or its field `logits`."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if logits is None:
+        raise UserError(
+            "model must return logits, or an object that has them as `logits`; got a "
+            f"{type(output).__name__}. A Hugging Face model must be one for classification, with "
+            "return_dict on."
+        )
+    return logits
+
+
+def call(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Tensor:
+    """The logits of a batch: a mapping is passed by keyword, anything else as it is."""
+    if isinstance(inputs, Mapping):
+        return logits_of(model(**inputs, **kwargs))
+    return logits_of(model(inputs, **kwargs))
+
+
+def predict(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    num_samples: int = 10,
+    generator: torch.Generator | None = None,
+    average: Average = "probs",
+    keep_logits: bool = False,
+) -> Prediction:
+    """Monte Carlo prediction for one batch, in evaluation mode and without gradients.
+
+    A sample is one draw of all inducing variables, shared by the examples, so the same
+    generator state gives the same answer whatever the batch. A model without stochastic layers
+    is called once.
+
+    Args:
+        model: Any classifier; its stochastic layers are found by themselves.
+        inputs: A tensor, or a mapping that is passed by keyword.
+        num_samples: Number of Monte Carlo samples.
+        generator: Source of the draws; torch's own by default.
+        average: Average the samples' probabilities (the Bayesian predictive distribution) or
+            their logits (as the authors' code does).
+        keep_logits: Whether the result keeps the sampled logits.
+    """
+    if num_samples < 1:
+        raise UserError(f"num_samples must be at least 1; got {num_samples}.")
+    seed = _seed(generator) if stochastic_layers(model) else None
+    # tensors of inference mode do not tell when they are changed in place, which samples rely on
+    with torch.inference_mode(False), torch.no_grad(), evaluating(model):
+        logits = sampled_logits(model, inputs, num_samples, generator)
+    if logits.ndim != 3 or logits.shape[-1] < 2:
+        raise UserError(
+            "model must be a classifier with logits (batch, class) of two classes or more; got "
+            f"{tuple(logits.shape[1:])}."
+        )
+    kind = getattr(getattr(model, "config", None), "problem_type", None)
+    if kind in ("regression", "multi_label_classification"):
+        raise UserError(f"model must choose one of its classes; its problem_type is {kind}.")
+    prediction = Prediction.from_logits(logits, average)
+    return replace(prediction, seed=seed, logits=logits if keep_logits else None)
+
+
+def _seed(generator: torch.Generator | None) -> int | None:
+    """The seed of a generator from which nothing was drawn yet; None for any other."""
+    if generator is None:
+        return None
+    seed = generator.initial_seed()
+    fresh = torch.Generator(generator.device).manual_seed(seed)
+    if not torch.equal(fresh.get_state(), generator.get_state()):
+        return None
+    # torch keeps a negative seed as what it is modulo 2⁶⁴
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def sampled_logits(
+    model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "sample example class"]:
+    """Logits of every sample; one sample for a model without stochastic layers."""
+    if not stochastic_layers(model):
+        return call(model, inputs).unsqueeze(0)
+    with fixed_draws(model, num_samples, generator=generator) as draws:
+        return logits_with_draws(model, inputs, draws)
+
+
+def logits_with_draws(
+    model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor]
+) -> Float[Tensor, "sample example class"]:
+    """Logits of every sample, from the draws of every stochastic layer.
+
+    The layers before the first stochastic one run once: a model whose forward takes
+    `num_samples` sees to that itself; any other is called once a sample, with those layers'
+    output remembered.
+    """
+    num_samples = len(next(iter(draws.values())))
+    if "num_samples" in inspect.signature(model.forward).parameters:
+        with use_draws(draws):
+            return call(model, inputs, num_samples=num_samples)
+    sampled = model if num_samples == 1 else with_remembered_trunk(model)
+    logits = []
+    for sample in range(num_samples):
+        with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
+            logits.append(call(sampled, inputs))
+    return torch.stack(logits)
+
+
+def predict_batches(
+    predictor: nn.Module | Predictor,
+    batches: Iterable[Any],
+    *,
+    num_samples: int = 10,
+    seed: int = 0,
+    average: Average = "probs",
+    keep_logits: bool = False,
+    device: torch.device | None = None,
+) -> Prediction:
+    """The prediction for a whole split, in the order of its examples.
+
+    Every batch has the same draws, those of `seed`, so the result does not depend on how the
+    examples were batched. Batches are `(inputs, labels, index)`.
+    """
+    parts = []
+    for inputs, labels, index in batches:
+        generator = torch.Generator(device or "cpu").manual_seed(seed)
+        untouched = generator.get_state()
+        inputs = to_device(inputs, device)
+        if isinstance(predictor, nn.Module):
+            part = predict(
+                predictor,
+                inputs,
+                num_samples=num_samples,
+                generator=generator,
+                average=average,
+                keep_logits=keep_logits,
+            )
+        else:
+            part = predictor.predict(inputs, generator=generator)
+        kept = part.logits.cpu() if keep_logits and part.logits is not None else None
+        probs, aleatoric = part.probs.cpu(), part.aleatoric.cpu()
+        # what asks for no random numbers has no seed
+        of_draws = None if torch.equal(generator.get_state(), untouched) else seed
+        parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples, of_draws))
+    if not parts:
+        raise UserError("batches must hold at least one example; got none.")
+    whole = Prediction.concatenate(parts)
+    assert whole.index is not None
+    return whole[whole.index.argsort()]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within the block; every module has its own mode back afterwards.
+
+    A model that is in evaluation mode is not touched, so that threads can share it.
+    """
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def to_device(inputs: Any, device: torch.device | None) -> Any:
+    """A tensor, or a mapping of tensors, on the device; unchanged without one."""
+    if device is None:
+        return inputs
+    if isinstance(inputs, Mapping):
+        return {name: value.to(device) for name, value in inputs.items()}
+    return inputs.to(device)

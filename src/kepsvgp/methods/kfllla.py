@@ -1,0 +1,203 @@
+r"""KFLLLA: a Kronecker-factored Laplace approximation of the last layer.
+
+Around the trained head (W, b) the posterior's precision is  G ⊗ A + τ I  for the weights and
+B + τ I  for the biases, with the curvature factors that laplace-torch computes on the training
+set: G = Σ ∂²/∂f², A = mean φφᵀ. With their eigenvectors (U, g), (V, a) and (C, c) the variance
+of logit k at features φ, and the probit approximation of the predictive distribution, are
+
+    v_k = Σ_ij U_ki² (Vᵀφ)_j² / (g_i a_j + τ) + Σ_i C_ki² / (c_i + τ)
+    p   = softmax(f_k / √(1 + π/8 · v_k))
+
+The prior precision τ is the one of a grid with the smallest validation NLL. A stochastic
+model is fitted with one draw for each training example, as it was trained; its samples are
+predicted one by one and their probabilities averaged.
+
+References:
+    Kristiadi et al., 2020, arXiv:2002.10118. Daxberger et al., 2021, arXiv:2106.14806.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from kepsvgp.errors import UserError
+from kepsvgp.files import (
+    check_tensors,
+    read_json,
+    replacing,
+    seal_tensors,
+    tensor_metadata,
+    write_json,
+)
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.methods.pooled import gather_pooled, pooled
+from kepsvgp.models.blocks import Classifier
+
+
+class Curvature(NamedTuple):
+    """Eigendecompositions of the curvature of the last layer."""
+
+    class_values: Float[Tensor, " class"]
+    class_vectors: Float[Tensor, "class class"]
+    feature_values: Float[Tensor, " dim"]
+    feature_vectors: Float[Tensor, "dim dim"]
+    bias_values: Float[Tensor, " class"]
+    bias_vectors: Float[Tensor, "class class"]
+
+
+@dataclass(frozen=True, slots=True)
+class KFLLLA:
+    """A trained classifier with a Gaussian posterior over its last layer."""
+
+    model: Classifier
+    curvature: Curvature
+    prior_precision: float
+    num_samples: int = 10
+
+    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """The probit approximation, averaged over the samples of a stochastic model."""
+        features = pooled(self.model, inputs, num_samples=self.num_samples, generator=generator)
+        logits = probit_logits(self.model.head, features, self.curvature, self.prior_precision)
+        return Prediction.from_logits(logits)
+
+    def save(self, folder: Path) -> None:
+        """Writes the curvature and the prior; the model is saved where it was trained."""
+        tensors = {k: v.detach().cpu().contiguous() for k, v in self.curvature._asdict().items()}
+        with replacing(folder / "curvature.safetensors") as temporary:
+            save_file(tensors, temporary, metadata=tensor_metadata())
+            seal_tensors(temporary)
+        about = {"prior_precision": self.prior_precision, "num_samples": self.num_samples}
+        write_json(folder / "kfllla.json", about)
+
+
+def fit(
+    model: Classifier,
+    train_batches: Iterable[Any],
+    val_batches: Iterable[Any],
+    *,
+    num_samples: int = 10,
+    prior_precision: float | None = None,
+    seed: int = 0,
+    device: torch.device | None = None,
+) -> KFLLLA:
+    """Fits the curvature on training batches and the prior precision on validation batches.
+
+    Args:
+        model: A classifier with a linear head.
+        train_batches: Batches `(inputs, labels, index)` of the training set, not augmented.
+        val_batches: The same of the validation set.
+        num_samples: Samples of a stochastic model.
+        prior_precision: τ, where it is not to be searched for.
+        seed: Seed of a stochastic model's draws.
+        device: Where the model is, if not on the CPU.
+    """
+    checked(model)
+    features, labels = gather_pooled(model, train_batches, None, seed=seed, device=device)
+    curvature = last_layer_curvature(model.head, features[0], labels)
+    if prior_precision is None:
+        features, labels = gather_pooled(model, val_batches, num_samples, seed=seed, device=device)
+        prior_precision = best_prior_precision(model.head, features, labels, curvature)
+    return KFLLLA(model, curvature, prior_precision, num_samples)
+
+
+def load(folder: Path, model: Classifier) -> KFLLLA:
+    """Reads what `save` wrote, for the model that it was fitted to."""
+    about = read_json(folder / "kfllla.json", "prior_precision", "num_samples", alone=True)
+    device = next(model.parameters()).device
+    path = folder / "curvature.safetensors"
+    check_tensors(path, "a fitted KFLLLA", f"Delete {folder} and evaluate again.")
+    tensors = load_file(path, device=str(device))
+    return KFLLLA(model, Curvature(**tensors), about["prior_precision"], about["num_samples"])
+
+
+def last_layer_curvature(
+    head: nn.Module, features: Float[Tensor, "example dim"], labels: Int[Tensor, " example"]
+) -> Curvature:
+    """The Kronecker factors of the generalised Gauss-Newton matrix, by laplace-torch."""
+    try:
+        with warnings.catch_warnings():
+            # what its own dependencies use is not for our users to mend
+            warnings.simplefilter("ignore")
+            from laplace import Laplace
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"method 'kfllla' must have laplace-torch; {error.name} is not installed. "
+            "Run `pip install 'kepsvgp[laplace]'`."
+        ) from None
+    # laplace-torch looks for the last of several layers
+    posterior: Any = Laplace(
+        nn.Sequential(nn.Identity(), head),
+        "classification",
+        subset_of_weights="last_layer",
+        hessian_structure="kron",
+    )
+    posterior.fit(DataLoader(TensorDataset(features, labels), batch_size=256))
+    (class_values, feature_values), (bias_values,) = posterior.H.eigenvalues
+    (class_vectors, feature_vectors), (bias_vectors,) = posterior.H.eigenvectors
+    parts = (
+        class_values, class_vectors, feature_values, feature_vectors, bias_values, bias_vectors
+    )  # fmt: skip
+    # in the order in which they are saved, so that a reloaded method computes to the same bit
+    return Curvature(*(part.contiguous() for part in parts))
+
+
+def logit_variance(
+    features: Float[Tensor, "*sample example dim"], curvature: Curvature, prior_precision: float
+) -> Float[Tensor, "*sample example class"]:
+    """Posterior variance of every logit."""
+    c = curvature
+    # Σ_ij U_ki² (Vᵀφ)_j² / (g_i a_j + τ)
+    spread = 1 / (c.class_values.outer(c.feature_values) + prior_precision)
+    along = (features @ c.feature_vectors).square()
+    weights = along @ spread.mT @ c.class_vectors.square().mT
+    # Σ_i C_ki² / (c_i + τ)
+    return weights + c.bias_vectors.square() @ (1 / (c.bias_values + prior_precision))
+
+
+def probit_logits(
+    head: nn.Module,
+    features: Float[Tensor, "*sample example dim"],
+    curvature: Curvature,
+    prior_precision: float,
+) -> Float[Tensor, "*sample example class"]:
+    """F / √(1 + π/8 · v)."""
+    with torch.no_grad():
+        variance = logit_variance(features, curvature, prior_precision)
+        return head(features) / (1 + math.pi / 8 * variance).sqrt()
+
+
+def best_prior_precision(
+    head: nn.Module,
+    features: Float[Tensor, "sample example dim"],
+    labels: Int[Tensor, " example"],
+    curvature: Curvature,
+) -> float:
+    """The precision from 10⁻³ to 10³ with the smallest NLL."""
+
+    def nll(prior_precision: float) -> float:
+        logits = probit_logits(head, features, curvature, prior_precision)
+        log_probs = logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(logits))
+        return float(F.nll_loss(log_probs, labels))
+
+    return min(torch.logspace(-3, 3, 100).tolist(), key=nll)
+
+
+def checked(model: nn.Module) -> Classifier:
+    """The same model, if it is one that KFLLLA can be fitted to."""
+    head = getattr(model, "head", None)
+    if not (isinstance(model, Classifier) and isinstance(head, nn.Linear)):
+        raise UserError(
+            "kfllla must have a classifier of kepsvgp with a linear head; got "
+            f"{type(model).__name__} with {type(head).__name__}."
+        )
+    return model

@@ -1,0 +1,89 @@
+"""SNGP: a network with bounded last layers and a GP head, whose posterior is fitted at the end.
+
+The head and the bounds are in `kepsvgp.models.sngp`; they are trained like any other network.
+What is left then is one pass over the training set for the covariance of the head's weights,
+for every checkpoint of the run.
+
+References:
+    Liu et al., 2020, arXiv:2006.10108.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from kepsvgp.config.sections import RunConfig
+from kepsvgp.data import Benchmark, batches
+from kepsvgp.data.progress import track
+from kepsvgp.inference.prediction import to_device
+from kepsvgp.methods.pooled import pooled
+from kepsvgp.models.blocks import Classifier
+from kepsvgp.models.sngp import RandomFeatureGP
+from kepsvgp.runs.folder import (
+    CHECKPOINTS,
+    Checkpoint,
+    RunFolder,
+    read_weights,
+    weights_about,
+    write_weights,
+)
+from kepsvgp.training.loop import is_main_process, train
+
+
+def fit(
+    config: RunConfig,
+    benchmark: Benchmark,
+    out: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> RunFolder:
+    """Trains the network, then fits the posterior of every checkpoint."""
+    run = train(config, benchmark, out, resume=resume, console=console)
+    if is_main_process():
+        if not is_finished(run):
+            # what was measured before has no posterior in it
+            run.forget_results()
+        for checkpoint in CHECKPOINTS:
+            _finish(run, benchmark, checkpoint, console)
+        # what was selected is one of them
+        chosen = run.weights_file(config.train.select)
+        write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))
+    return run
+
+
+def is_finished(run: RunFolder) -> bool:
+    """Whether the weights of a trained run have their posterior, which is fitted after training."""
+    head = run.model().head
+    return isinstance(head, RandomFeatureGP) and head.is_fitted
+
+
+def fit_posterior(
+    model: Classifier, train_batches: Iterable[Any], *, device: torch.device | None = None
+) -> None:
+    """Gives the head of a trained model its posterior, in place."""
+
+    def features() -> Iterator[tuple[Tensor, None]]:
+        for inputs, _, _ in train_batches:
+            yield pooled(model, to_device(inputs, device))[0], None
+
+    assert isinstance(model.head, RandomFeatureGP)
+    model.head.fit(features())
+
+
+def _finish(
+    run: RunFolder, benchmark: Benchmark, checkpoint: Checkpoint, console: Console | None
+) -> None:
+    model = run.model(checkpoint)
+    if isinstance(model.head, RandomFeatureGP) and model.head.is_fitted:
+        return
+    loader = batches(benchmark.train, run.config().prediction.batch_size, bucket=True)
+    name = f"posterior of checkpoint {checkpoint}"
+    shown = loader if console is None else track(loader, name, total=len(loader), console=console)
+    fit_posterior(model, shown)
+    path = run.weights_file(checkpoint)
+    write_weights(path, model.state_dict(), weights_about(path))

@@ -1,0 +1,1 @@
+"""The same formulas, fast on a CPU."""

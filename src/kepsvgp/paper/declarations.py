@@ -1,0 +1,216 @@
+"""What a table or a figure is: rows that name runs, columns that name numbers, and claims.
+
+Nothing here trains or measures. `tables` and `figures` say with these words what the paper
+shows, `plan` turns that into runs, and `cells` reads the numbers back.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kepsvgp.config.sections import Method
+
+# data sets of the paper, and the one that needs no file; every table can be made for any of
+# them that has what the table is about
+DATASETS = ("digits", "cifar10", "cifar100", "imdb", "cola")
+TITLES = {
+    "digits": "Digits",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imdb": "IMDB",
+    "cola": "CoLA",
+    "svhn": "SVHN",
+    "lsun": "LSUN",
+    "photographs": "photographs",
+}
+TEXTS = ("imdb", "cola")
+# the sets from elsewhere that each image set is told from
+FOREIGN = {
+    "digits": ("photographs",),
+    "cifar10": ("svhn", "cifar100", "lsun"),
+    "cifar100": ("svhn", "cifar10", "lsun"),
+}
+# data sets with shifted test sets
+SHIFTED = ("digits", "cifar10", "cifar100", "cola")
+
+Source = Literal["test", "val", "shift", "ood", "time"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, or a variant of one, as a line of a table.
+
+    Attributes:
+        key: Its name in the published numbers.
+        title: Its name in the output.
+        trained: The method that is trained.
+        asked: The post-hoc method that the trained model is asked through; none by default.
+        settings: Overrides of the configuration that make the variant.
+        is_ensemble: Whether the seeds are averaged into one prediction.
+        datasets: The data sets of the paper that have this row; None for all. Data sets that
+            the paper's table does not have get every row.
+        group: Heading under which the row stands.
+    """
+
+    key: str
+    title: str
+    trained: Method
+    asked: str = ""
+    settings: tuple[str, ...] = ()
+    is_ensemble: bool = False
+    datasets: tuple[str, ...] | None = None
+    group: str = ""
+
+    @property
+    def method(self) -> str:
+        """The method's name in a run's results: what is asked of softmax runs goes without."""
+        if not self.asked:
+            return self.trained
+        return self.asked if self.trained == "msp" else f"{self.trained}+{self.asked}"
+
+
+class Metric(NamedTuple):
+    """A number of the paper: what it is called, its unit there, and which way is better."""
+
+    title: str
+    scale: float
+    is_higher_better: bool
+
+
+METRICS = {
+    "accuracy": Metric("ACC", 100, True),
+    "mcc": Metric("MCC", 100, True),
+    "aurc": Metric("AURC", 1000, False),
+    "auroc": Metric("AUROC", 100, True),
+    "fpr95": Metric("FPR95", 100, False),
+    "ece": Metric("ECE", 100, False),
+    "nll": Metric("NLL", 10, False),
+    "brier": Metric("Brier", 100, False),
+    "ood_auroc": Metric("AUROC", 100, True),
+    "ood_aupr": Metric("AUPR", 100, True),
+    "seconds_per_epoch": Metric("s/epoch", 1, False),
+    "forward_seconds": Metric("forward (s)", 1, False),
+}
+
+TIMED = ("seconds_per_epoch", "forward_seconds")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number that every row has.
+
+    Attributes:
+        metric: Its metric, a key of `METRICS`.
+        source: Where it comes from: the test set, the validation set, the mean over all shifted
+            sets, one set of other data, or a stopwatch.
+        foreign: The set of other data, for the source `ood`.
+    """
+
+    metric: str
+    source: Source
+    foreign: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name in the published numbers."""
+        return f"{self.metric}/{self.foreign}" if self.foreign else self.metric
+
+    @property
+    def title(self) -> str:
+        """Its heading, with an arrow towards the better side."""
+        about = METRICS[self.metric]
+        where = f" {TITLES[self.foreign]}" if self.foreign else ""
+        return f"{about.title}{where} {'↑' if about.is_higher_better else '↓'}"
+
+
+class Pair(NamedTuple):
+    """Two rows that the paper compares; its numbers say for each column which is better."""
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, or one of ours.
+
+    Attributes:
+        name: `table1` … `table9` as in the paper; another name is a table of ours.
+        title: What it shows.
+        datasets: The data sets that the table is about.
+        rows: Its lines, in order.
+        metrics: Metrics of its columns; `score` is MCC for CoLA and accuracy elsewhere.
+        source: Where the metrics come from, but for those of the stopwatch.
+        pairs: The comparisons whose outcome the paper claims.
+        paper_settings: Overrides by data set that belong to the paper's profile alone.
+        needs: What a data set must have.
+        notes: What should be known about how the numbers are made.
+    """
+
+    name: str
+    title: str
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    metrics: tuple[str, ...]
+    source: Source = "test"
+    pairs: tuple[Pair, ...] = ()
+    paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    needs: tuple[Literal["images", "shift", "ood"], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def rows_for(self, dataset: str) -> tuple[Row, ...]:
+        """The rows of a data set."""
+        if dataset not in self.datasets:
+            return self.rows
+        return tuple(r for r in self.rows if r.datasets is None or dataset in r.datasets)
+
+    def columns_for(self, dataset: str) -> tuple[Column, ...]:
+        """The columns of a data set."""
+        if self.source == "ood":
+            return tuple(
+                Column(metric, "ood", name) for metric in self.metrics for name in FOREIGN[dataset]
+            )
+        return tuple(_column(metric, self.source, dataset) for metric in self.metrics)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the paper has it."""
+        return self.name.startswith("table")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether some column is measured with a stopwatch."""
+        return any(metric in TIMED for metric in self.metrics)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Attributes:
+        name: `figure2` … `figure5`.
+        title: What it shows.
+        datasets: The data set that the paper's figure has.
+        rows: The models in it.
+        splits: Sets on which they are asked; see `plan.SELECTORS`.
+        is_inspected: Whether the runs' attention kernels are looked at.
+        needs: What a data set must have.
+    """
+
+    name: str
+    title: str
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    splits: tuple[str, ...] = ()
+    is_inspected: bool = False
+    needs: tuple[Literal["images", "shift", "ood"], ...] = ()
+
+
+def score_of(dataset: str) -> str:
+    """What a data set is scored by."""
+    return "mcc" if dataset == "cola" else "accuracy"
+
+
+def _column(metric: str, source: Source, dataset: str) -> Column:
+    if metric == "score":
+        return Column(score_of(dataset), source)
+    return Column(metric, "time" if metric in TIMED else source)

@@ -1,0 +1,160 @@
+"""Runs jobs on this machine or on a Ray cluster, by the same code: one process for each.
+
+What stands after another waits for it, and fails with it. Stopwatch measurements come last
+and alone.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from kepsvgp.errors import UserError
+from kepsvgp.paper.plan import Task
+from kepsvgp.paper.processes import Outcome, Process, execute, note_failure
+from kepsvgp.paper.records import is_trained
+from kepsvgp.paper.timing import Timing
+from kepsvgp.runs.folder import RunFolder
+
+Job = Task | Timing
+# gives a job to whoever does it
+Submit = Callable[[Job], "Future[Outcome]"]
+
+
+def run_jobs(
+    tasks: Sequence[Task], timings: Sequence[Timing], out: Path, submit: Submit
+) -> Iterator[Outcome]:
+    """Does all jobs, and tells of each when it has ended, well or not."""
+    yield from _run_tasks(tasks, out, submit)
+    for timing in timings:
+        yield _outcome(timing.name, submit(timing))
+
+
+def _run_tasks(tasks: Sequence[Task], out: Path, submit: Submit) -> Iterator[Outcome]:
+    waiting = {task.name: task for task in tasks}
+    running: dict[Future[Outcome], str] = {}
+    ended: dict[str, Outcome] = {}
+    while waiting or running:
+        for task in list(waiting.values()):
+            if any(name in waiting or name in running.values() for name in task.after):
+                continue
+            del waiting[task.name]
+            # one that is trained will do, even if something asked of it failed
+            broken = [name for name in task.after if not is_trained(RunFolder(out / name))]
+            if broken:
+                why = ended[broken[0]].reason if broken[0] in ended else "it was not run"
+                reason = f"{broken[0]}, from which it starts, failed: {why}"
+                ended[task.name] = Outcome(task.name, reason, 0.0)
+                note_failure(out, ended[task.name])
+                yield ended[task.name]
+            else:
+                running[submit(task)] = task.name
+        if running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(future)
+                ended[name] = _outcome(name, future)
+                yield ended[name]
+
+
+def _outcome(name: str, future: "Future[Outcome]") -> Outcome:
+    try:
+        return future.result()
+    except Exception as error:
+        lines = str(error).strip().split("\n")
+        return Outcome(name, f"{type(error).__name__}: {lines[-1]}", 0.0)
+
+
+@contextmanager
+def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Submit]:
+    """Jobs in processes on this machine, so many at a time.
+
+    Leaving the block early ends those that are running; their runs can be continued.
+    """
+    children, pool = _Children(), ThreadPoolExecutor(max_workers=jobs)
+
+    def submit(job: Job) -> "Future[Outcome]":
+        text = job.model_dump_json()
+        return pool.submit(execute, job.name, text, str(out.resolve()), threads, children.add)
+
+    try:
+        yield submit
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        children.end()
+        pool.shutdown(wait=True)
+
+
+class _Children:
+    """Processes that must not outlive what they were started for."""
+
+    def __init__(self) -> None:
+        self._lock, self._ended = threading.Lock(), False
+        self._started: list[Process] = []
+
+    def add(self, process: Process) -> None:
+        """One more; it is ended at once if it comes too late."""
+        with self._lock:
+            self._started.append(process)
+            if self._ended:
+                process.terminate()
+
+    def end(self) -> None:
+        """Ends all that are running."""
+        with self._lock:
+            self._ended = True
+            for process in self._started:
+                if process.poll() is None:
+                    process.terminate()
+
+
+@contextmanager
+def ray_cluster(out: Path, address: str, *, threads: int) -> Iterator[Submit]:
+    """Jobs on the nodes of a Ray cluster that is there already.
+
+    Every node must have this package and see the output root and the data under the same paths.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "--ray must have Ray, which is not installed. Run `pip install 'kepsvgp[ray]'`."
+        ) from None
+    _check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError) as error:
+        raise _no_cluster(address, str(error)) from None
+    remote = ray.remote(num_cpus=threads, max_retries=0)(execute)
+
+    def submit(job: Job) -> "Future[Outcome]":
+        text = job.model_dump_json()
+        return remote.remote(job.name, text, str(out.resolve()), threads).future()
+
+    try:
+        yield submit
+    finally:
+        # what still runs ends with the connection
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Refuses an address where nobody listens: Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or "://" in address:
+        return
+    if not host or not port.isdigit():
+        raise _no_cluster(address, "an address reads host:port, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, why: str) -> UserError:
+    return UserError(
+        f"--ray must be the address of a running Ray cluster; there is none at {address} ({why}). "
+        "Start one with `ray start --head`."
+    )

@@ -1,0 +1,284 @@
+"""The nine tables and four figures of the paper, and a table of our own, declared."""
+
+from kepsvgp.errors import UserError
+from kepsvgp.paper.declarations import TEXTS, Figure, Pair, Row, Table
+
+MSP = Row("msp", "MSP", "msp")
+TEMPERATURE = Row("temperature", "Temperature Scaling", "msp", asked="temperature")
+MC_DROPOUT = Row("mc_dropout", "MC Dropout", "msp", asked="mc_dropout")
+KFLLLA = Row("kfllla", "KFLLLA", "msp", asked="kfllla")
+SVDKL = Row("svdkl", "SV-DKL", "svdkl")
+SGPA = Row("sgpa", "SGPA", "sgpa")
+SGPA_ON_TEXTS = Row("sgpa", "SGPA", "sgpa", datasets=TEXTS)
+KEP = Row("kep", "KEP-SVGP", "kep")
+DEEP_ENSEMBLES = Row("deep_ensembles", "Deep Ensembles", "msp", is_ensemble=True)
+KEP_ENSEMBLES = Row("kep_ensembles", "KEP-SVGP Ensembles", "kep", is_ensemble=True)
+ENSEMBLES = (DEEP_ENSEMBLES, KEP_ENSEMBLES)
+# beyond the paper, on request
+SNGP = Row("sngp", "SNGP", "sngp")
+PRIMAL = Row("primal", "Primal-Attention", "primal")
+EXTRAS = (PRIMAL, SNGP)
+
+SEVEN = ("score", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
+_SINGLE = ("msp", "mc_dropout", "kfllla", "svdkl")
+_AGAINST_ALL = (
+    *(Pair("kep", other) for other in _SINGLE),
+    Pair("kep_ensembles", "deep_ensembles"),
+)
+
+EVERYWHERE = ("model.kep_layers=all",)
+_WEIGHTS = ("10", "1", "0.1", "0.01")
+_MERGES = {"concat": "[Fᵉ; Fʳ]", "add": "Fᵉ + Fʳ"}
+
+
+def _pairing(branches: str, title: str) -> Row:
+    settings = (*EVERYWHERE, "model.kep.merge=add", f"model.kep.branches={branches}")
+    return Row(f"kep_{branches}", title, "kep", settings=settings)
+
+
+def _weighted(merge: str, weight: str) -> Row:
+    settings = (f"model.kep.merge={merge}", f"objective.ksvd_weight={weight}")
+    title = f"η = {weight}"
+    return Row(f"{merge}/{weight}", title, "kep", settings=settings, group=_MERGES[merge])
+
+
+TABLES = (
+    Table(
+        name="table1",
+        title="In-distribution performance, failure prediction and calibration",
+        datasets=("cifar10", "cifar100", "imdb", "cola"),
+        rows=(MSP, TEMPERATURE, MC_DROPOUT, KFLLLA, SVDKL, SGPA_ON_TEXTS, KEP, *ENSEMBLES),
+        metrics=SEVEN,
+        pairs=(
+            *_AGAINST_ALL,
+            Pair("kep", "temperature"),
+            Pair("kep", "sgpa"),
+            Pair("kep", "deep_ensembles"),
+        ),
+    ),
+    Table(
+        name="table2",
+        title="Performance under distribution shift, mean over all corruptions and severities",
+        datasets=("cifar10", "cifar100"),
+        rows=(MSP, MC_DROPOUT, KFLLLA, SVDKL, KEP, *ENSEMBLES),
+        metrics=SEVEN,
+        source="shift",
+        pairs=_AGAINST_ALL,
+        needs=("shift",),
+    ),
+    Table(
+        name="table3",
+        title="Detection of out-of-distribution data",
+        datasets=("cifar10", "cifar100"),
+        rows=(MSP, MC_DROPOUT, KFLLLA, SVDKL, KEP, *ENSEMBLES),
+        metrics=("ood_auroc", "ood_aupr"),
+        source="ood",
+        pairs=_AGAINST_ALL,
+        needs=("ood",),
+        notes=("The score is the confidence, and the test set is the positive class of AUPR.",),
+    ),
+    Table(
+        name="table4",
+        title="Performance and training time against MSP and SGPA, with SGPA's architectures",
+        datasets=("cifar10", "cifar100", "imdb", "cola"),
+        rows=(MSP, SGPA, KEP),
+        metrics=("score", "nll", "seconds_per_epoch"),
+        pairs=(Pair("kep", "msp"), Pair("kep", "sgpa")),
+        paper_settings={"cifar10": ("model.depth=5",), "cifar100": ("model.depth=6",)},
+        notes=(
+            "s/epoch is the median time of a training step × steps per epoch, the methods timed "
+            "in turn in one process; the paper's was measured on a V100.",
+        ),
+    ),
+    Table(
+        name="table5",
+        title="Ablation of the asymmetry: one branch twice against the pair, in all layers",
+        datasets=("cola",),
+        rows=(
+            MSP,
+            _pairing("ee", "Fᵉ + Fᵉ"),
+            _pairing("rr", "Fʳ + Fʳ"),
+            _pairing("er", "Fᵉ + Fʳ"),
+        ),
+        metrics=SEVEN,
+        pairs=(
+            Pair("kep_er", "kep_ee"),
+            Pair("kep_er", "kep_rr"),
+            Pair("kep_ee", "msp"),
+            Pair("kep_rr", "msp"),
+            Pair("kep_er", "msp"),
+        ),
+    ),
+    Table(
+        name="table6",
+        title="Full against low-rank concatenation of the branches",
+        datasets=("cifar10",),
+        rows=(
+            Row("concat", "W₁ (N × 2N)", "kep", settings=("model.kep.merge=concat",)),
+            Row("concat_lowrank", "A Bᵀ", "kep", settings=("model.kep.merge=concat_lowrank",)),
+        ),
+        metrics=("forward_seconds", *SEVEN),
+        pairs=(Pair("concat", "concat_lowrank"),),
+        needs=("images",),
+        notes=(
+            "Forward time is that of one training batch, the variants timed in turn in one "
+            "process; the paper's was measured on a V100.",
+        ),
+    ),
+    Table(
+        name="table7",
+        title="KEP-SVGP as a complement to other calibration methods",
+        datasets=TEXTS,
+        rows=(
+            # the paper has one post-hoc method for each data set; none of them trains anything
+            MSP,
+            TEMPERATURE,
+            MC_DROPOUT,
+            KFLLLA,
+            KEP,
+            Row("kep_temperature", "KEP-SVGP + TS", "kep", asked="temperature"),
+            Row("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", asked="mc_dropout"),
+            Row("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", asked="kfllla"),
+        ),
+        metrics=SEVEN,
+        pairs=(
+            Pair("kep_temperature", "kep"),
+            Pair("kep_temperature", "temperature"),
+            Pair("kep_kfllla", "kep"),
+            Pair("kep_kfllla", "kfllla"),
+        ),
+    ),
+    Table(
+        name="table8",
+        title="Performance and forward time, with SGPA's architectures",
+        datasets=("cifar10", "cifar100", "imdb", "cola"),
+        rows=(MSP, SGPA, KEP),
+        metrics=("score", "forward_seconds"),
+        pairs=(Pair("kep", "msp"), Pair("kep", "sgpa")),
+        paper_settings={"cifar10": ("model.depth=5",), "cifar100": ("model.depth=6",)},
+        notes=(
+            "Forward time is that of one training batch, the methods timed in turn in one "
+            "process; the paper's was measured on a V100.",
+        ),
+    ),
+    Table(
+        name="table9",
+        title="Ablation of the KSVD weight η and of the merging scheme",
+        datasets=("cifar10",),
+        rows=tuple(_weighted(merge, weight) for merge in _MERGES for weight in _WEIGHTS),
+        metrics=SEVEN,
+        pairs=(
+            *(Pair(f"concat/{weight}", f"add/{weight}") for weight in _WEIGHTS),
+            *(Pair("concat/10", f"concat/{weight}") for weight in _WEIGHTS[1:]),
+        ),
+        needs=("images",),
+    ),
+)
+
+FIGURES = (
+    Figure(
+        name="figure2",
+        title="MSP and KEP-SVGP under each corruption at severity 5",
+        datasets=("cifar10",),
+        rows=(MSP, KEP),
+        splits=("shift@5",),
+        needs=("shift",),
+    ),
+    Figure(
+        name="figure3",
+        title="Confidence on correct, wrong and out-of-distribution examples",
+        datasets=("cifar10",),
+        rows=(MSP, MC_DROPOUT, KEP),
+        splits=("test", "ood"),
+        needs=("ood",),
+    ),
+    Figure(
+        name="figure4",
+        title="Spectrum of the attention kernel by layer and model",
+        datasets=("cola",),
+        rows=(
+            MSP,
+            Row("kep_last", "KEP-SVGP, last layer", "kep", settings=("model.kep.merge=add",)),
+            Row(
+                "kep_all",
+                "KEP-SVGP, all layers",
+                "kep",
+                settings=(*EVERYWHERE, "model.kep.merge=add"),
+            ),
+        ),
+        is_inspected=True,
+    ),
+    Figure(
+        name="figure5",
+        title="AURC under each corruption, mean over the severities",
+        datasets=("cifar10",),
+        rows=(MSP, MC_DROPOUT, KFLLLA, SVDKL, KEP),
+        splits=("shift",),
+        needs=("shift",),
+    ),
+)
+
+
+def _choice(key: str, title: str, *changes: str, datasets: tuple[str, ...] | None = None) -> Row:
+    """A row that makes every open choice of the layer, the plainest but for the changes."""
+    return Row(key, title, "kep", settings=(*_PLAINEST, *changes), datasets=datasets)
+
+
+_PLAINEST = (
+    "model.kep.projection=landmark",
+    "model.kep.ksvd_loss=objective",
+    "model.kep.noise=joint",
+    "model.kep.posterior_scale=0.1",
+    "objective.kl_weight=1",
+    "prediction.average=probs",
+)
+_DUAL = "model.kep.projection=dual"
+_BY_TOKEN = ("model.kep.noise=token", "prediction.average=logits")
+# the whole KL beside a mean loss: the sizes of the training sets
+_WHOLE_KL = {"digits": "objective.kl_weight=1079", "cola": "objective.kl_weight=7696"}
+
+DEFAULTS = Table(
+    name="defaults",
+    title="Open choices of the layer, on validation data",
+    datasets=("digits", "cola"),
+    rows=(
+        MSP,
+        _choice("landmark", "landmark, joint noise, KL / N, probabilities, scale 0.1"),
+        _choice(
+            "landmarks50", "ten landmarks a rank", "model.kep.num_landmarks=50", datasets=("cola",)
+        ),
+        _choice("free", "free projection", "model.kep.projection=free"),
+        _choice("dual", "dual projection", _DUAL),
+        _choice("residual", "dual, residual loss", _DUAL, "model.kep.ksvd_loss=residual"),
+        _choice("token", "noise by token", "model.kep.noise=token"),
+        *(
+            _choice("whole_kl", "whole KL", weight, datasets=(dataset,))
+            for dataset, weight in _WHOLE_KL.items()
+        ),
+        _choice("logits", "average of logits", "prediction.average=logits"),
+        *(
+            _choice(f"scale{scale}", f"scale {scale}", f"model.kep.posterior_scale={scale}")
+            for scale in ("0.03", "0.3", "1")
+        ),
+        *(
+            _choice(
+                "authors", "noise by token, whole KL, logits", *_BY_TOKEN, weight, datasets=(name,)
+            )
+            for name, weight in _WHOLE_KL.items()
+        ),
+    ),
+    metrics=SEVEN,
+    source="val",
+)
+
+NAMES = tuple(exhibit.name for exhibit in (*TABLES, *FIGURES))
+
+
+def find(name: str) -> Table | Figure:
+    """The table or figure of this name."""
+    for exhibit in (*TABLES, *FIGURES, DEFAULTS):
+        if exhibit.name == name:
+            return exhibit
+    raise UserError(
+        f"WHAT must be table1 … table9, figure2 … figure5, defaults or all; got {name!r}."
+    )

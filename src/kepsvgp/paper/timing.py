@@ -1,0 +1,154 @@
+"""Times of training steps, methods side by side in one process.
+
+In every round each method takes one step on the same batch of the training set, one after the
+other, so that whatever else the machine does meanwhile meets all of them alike. Times do not
+depend on the weights, so that the models are new ones.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import nn
+from torch.optim import Adam
+
+from kepsvgp.config.sections import PARTS, RunConfig
+from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
+from kepsvgp.files import write_json
+from kepsvgp.inference.prediction import call, to_device
+from kepsvgp.models import build_model
+from kepsvgp.runs.evaluation import default_device
+from kepsvgp.runs.folder import input_shape, own_randomness
+from kepsvgp.training.objective import loss
+
+ROUNDS = 12
+WARM_UP = 2
+
+
+class Timing(BaseModel):
+    """Measurements that go together.
+
+    Attributes:
+        name: Its file under `timings/`.
+        configs: The configuration of each row.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    configs: dict[str, RunConfig]
+
+
+class Times(NamedTuple):
+    """Seconds of one row, one entry for each round.
+
+    Attributes:
+        forward: Forward pass and loss of one training batch.
+        step: The same with the backward pass and the optimizer.
+        steps_per_epoch: Steps of an epoch.
+    """
+
+    forward: list[float]
+    step: list[float]
+    steps_per_epoch: int
+
+
+def timing_of(configs: Mapping[str, RunConfig]) -> Timing:
+    """Names measurements after the configurations that they compare."""
+    text = "\n".join(
+        f"{row} {config.model_dump_json(exclude={'versions', 'seed'})}"
+        for row, config in configs.items()
+    )
+    data = next(iter(configs.values())).data.name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return Timing(name=f"{data}-{digest}", configs=dict(configs))
+
+
+def measure(timing: Timing, out: Path) -> dict[str, Times]:
+    """Takes the times and writes them to `timings/`."""
+    first = next(iter(timing.configs.values()))
+    benchmark = load_benchmark(first.data)
+    times = side_by_side(timing.configs, benchmark)
+    content = {
+        "times": {row: value._asdict() for row, value in times.items()},
+        "threads": torch.get_num_threads(),
+        "device": str(default_device()),
+    }
+    write_json(out / "timings" / f"{timing.name}.json", content)
+    return times
+
+
+def side_by_side(
+    configs: Mapping[str, RunConfig], benchmark: Benchmark, *, rounds: int = ROUNDS
+) -> dict[str, Times]:
+    """Times of every row, round by round."""
+    device = default_device()
+    first = next(iter(configs.values()))
+    size = min(first.train.batch_size, len(benchmark.train))
+    loader = batches(
+        benchmark.train,
+        size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(0),
+        drop_last=True,
+    )
+    some = [
+        Batch(to_device(b.inputs, device), b.labels.to(device), b.index)
+        for b in islice(loader, rounds)
+    ]
+    steps = len(benchmark.train) // size
+    times = {row: Times([], [], steps) for row in configs}
+    with own_randomness():
+        torch.manual_seed(0)
+        rows = {row: _Stepper(config, benchmark, device) for row, config in configs.items()}
+        for number in range(WARM_UP + rounds):
+            batch = some[number % len(some)]
+            for row, stepper in rows.items():
+                forward, step = stepper.step(batch)
+                if number >= WARM_UP:
+                    times[row].forward.append(forward)
+                    times[row].step.append(step)
+    return times
+
+
+class _Stepper:
+    """A new model that can take training steps."""
+
+    def __init__(self, config: RunConfig, benchmark: Benchmark, device: torch.device) -> None:
+        parts = PARTS[config.method]
+        self.model: nn.Module = build_model(
+            config.model,
+            input_shape(benchmark),
+            len(benchmark.classes),
+            attention=parts.attention,
+            head=parts.head,
+        ).to(device)
+        self.model.train()
+        self.optimizer = Adam(self.model.parameters(), lr=1e-5, fused=True)
+        self.config, self.num_train, self.device = config, len(benchmark.train), device
+
+    def step(self, batch: Batch) -> tuple[float, float]:
+        """Seconds of the forward pass with the loss, and of the whole step."""
+        start = self._now()
+        terms = loss(
+            call(self.model, batch.inputs),
+            batch.labels,
+            self.model,
+            num_train=self.num_train,
+            ksvd_weight=self.config.objective.ksvd_weight,
+            kl_weight=self.config.kl_weight,
+        )
+        middle = self._now()
+        terms.total.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return middle - start, self._now() - start
+
+    def _now(self) -> float:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+        return time.perf_counter()

@@ -1,0 +1,1 @@
+"""Runs on disk: one folder format, one reader."""

@@ -1,0 +1,158 @@
+"""A trained run, measured: predictions and metrics for its splits, written into its folder."""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from kepsvgp.config.sections import PredictionConfig
+from kepsvgp.data import Batches, Benchmark, Examples, batches
+from kepsvgp.data.progress import track
+from kepsvgp.errors import UserError
+from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
+from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
+from kepsvgp.runs.folder import Checkpoint, RunFolder
+
+# {split: {metric: value}}
+SplitMetrics = dict[str, dict[str, float]]
+
+
+class Split(NamedTuple):
+    """A set of examples under the name that its results have."""
+
+    name: str
+    examples: Examples
+
+
+def evaluate(
+    run: RunFolder,
+    benchmark: Benchmark,
+    predictor: nn.Module | Predictor,
+    *,
+    method: str,
+    checkpoint: Checkpoint,
+    splits: Sequence[str] = ("val", "test"),
+    console: Console | None = None,
+) -> SplitMetrics:
+    """Predicts splits, writes predictions and metrics into the run folder, and returns these.
+
+    Sets of other data are told from the test set by the confidence, as in the paper; the test
+    set is the positive class. It is therefore predicted with them if it was not before.
+
+    Args:
+        run: Where the results go.
+        benchmark: The data of the run.
+        predictor: The trained model, or a method fitted on top of it.
+        method: Name of the method.
+        checkpoint: Name of the checkpoint that the predictor was made from.
+        splits: `val`, `test`, `shift`, `ood`, `all`, or single sets such as `shift/fog/5`.
+        console: Where progress is shown; None for nowhere.
+    """
+    config, identity = run.config(), run.identity()
+    names = split_names(benchmark, splits)
+    familiar_file = run.predictions_file(checkpoint, method, "test")
+    has_foreign = any(name.startswith("ood/") for name in names)
+    if has_foreign and "test" not in names and not familiar_file.exists():
+        names.append("test")
+    # the test set first: others are compared with it
+    names.sort(key=lambda name: name != "test")
+
+    measured: SplitMetrics = {}
+    for name in names:
+        prediction, seconds = _predict(
+            predictor, examples_of(benchmark, name), config.prediction, config.seed, name, console
+        )
+        prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
+        assert prediction.labels is not None
+        if name.startswith("ood/"):
+            familiar = Prediction.load(familiar_file, run=identity)
+            values = ood_metrics(
+                confidence_score(familiar.probs),
+                confidence_score(prediction.probs),
+                positive="in",
+            )
+        else:
+            values = all_metrics(prediction.probs, prediction.labels)
+        measured[name] = values | {"seconds_per_1000": 1000 * seconds / len(prediction)}
+        # after each, so that what was measured survives a kill
+        run.add_metrics(checkpoint, method, {name: measured[name]})
+    return measured
+
+
+def split_names(benchmark: Benchmark, wanted: Sequence[str]) -> list[str]:
+    """The sets that `wanted` means, each once: groups stand for all that is in them."""
+    groups = {
+        "val": ["val"],
+        "test": ["test"],
+        "shift": [f"shift/{name}" for name in benchmark.shifts],
+        "ood": [f"ood/{name}" for name in benchmark.ood],
+    }
+    groups["all"] = list(chain.from_iterable(groups.values()))
+    single = set(groups["all"])
+    unknown = [name for name in wanted if name not in groups and name not in single]
+    if unknown:
+        known = ", ".join(chain(groups, groups["shift"][:1], groups["ood"][:1]))
+        raise UserError(
+            f"splits must be among {known} and the like; {benchmark.name} has no {unknown[0]!r}."
+        )
+    return list(dict.fromkeys(chain.from_iterable(groups.get(name, [name]) for name in wanted)))
+
+
+def examples_of(benchmark: Benchmark, split: str) -> Examples:
+    """The examples of a split by its name in results."""
+    group, _, name = split.partition("/")
+    match group:
+        case "shift":
+            return benchmark.shifts[name]
+        case "ood":
+            return benchmark.ood[name]
+        case "train" | "val" | "test":
+            return getattr(benchmark, group)
+    raise UserError(f"a split must be train, val, test, shift/… or ood/…; got {split!r}.")
+
+
+def default_device() -> torch.device:
+    """An accelerator where there is one."""
+    # a build for GPUs names one even where there is none
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found if found is not None else torch.device("cpu")
+
+
+class _Timed(NamedTuple):
+    prediction: Prediction
+    seconds: float
+
+
+def _predict(
+    predictor: nn.Module | Predictor,
+    examples: Examples,
+    config: PredictionConfig,
+    seed: int,
+    name: str,
+    console: Console | None,
+) -> _Timed:
+    """The prediction for a set, and the time it took without that of loading."""
+    device = default_device()
+    if isinstance(predictor, nn.Module):
+        predictor.to(device)
+    loader = batches(examples, config.batch_size, bucket=True)
+    start = time.perf_counter()
+    prediction = predict_batches(
+        predictor,
+        _shown(loader, name, console),
+        num_samples=config.num_samples,
+        average=config.average,
+        seed=seed,
+        device=device,
+    )
+    return _Timed(prediction, time.perf_counter() - start - loader.waited)
+
+
+def _shown(loader: Batches, name: str, console: Console | None) -> Iterator:
+    if console is None:
+        return iter(loader)
+    return track(loader, name, total=len(loader), console=console)

@@ -1,0 +1,396 @@
+"""The training loop, written out from top to bottom.
+
+Everything random is a function of the seed and of where the run stands: the weights of the
+seed, the order of the examples of the seed and the epoch, dropout and draws of the seed, the
+step and the process. So a run that was killed continues as if nothing had happened, and what
+it must remember is its weights, the optimizer's moments and its position.
+
+`accelerate launch` or `torchrun` run it in many processes: each takes its share of every batch,
+and gradients are averaged. The batch size of the configuration is that of all together.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import gather_object, send_to_device
+from rich.console import Console
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from kepsvgp.config.sections import PARTS, RunConfig, TrainConfig
+from kepsvgp.data import Batch, Benchmark, Examples, batches
+from kepsvgp.data.progress import TrainingDisplay
+from kepsvgp.errors import UserError
+from kepsvgp.files import RUN
+from kepsvgp.inference.prediction import call, predict_batches
+from kepsvgp.metrics import accuracy, mcc, nll
+from kepsvgp.models import build_model
+from kepsvgp.models.blocks import Classifier
+from kepsvgp.ops.denormals import flushed_denormals
+from kepsvgp.runs.folder import (
+    Checkpoint,
+    RunFolder,
+    input_shape,
+    make_record,
+    own_randomness,
+    write_weights,
+)
+from kepsvgp.training.objective import LossTerms, loss
+from kepsvgp.training.state import Position, load_position, load_tensors, save_state
+from kepsvgp.training.tensorboard import Board, check_board, open_board
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What stays the same from the first step to the last."""
+
+    config: RunConfig
+    benchmark: Benchmark
+    run: RunFolder
+    accelerator: Accelerator
+    model: nn.Module
+    """The model as the processes share it."""
+    plain: nn.Module
+    """The same model without any wrapper, whose weights are saved."""
+    optimizer: AcceleratedOptimizer
+    batch_size: int
+    steps_per_epoch: int
+    board: Board
+    display: TrainingDisplay
+
+    @property
+    def is_main(self) -> bool:
+        return self.accelerator.is_main_process
+
+
+def train(
+    config: RunConfig,
+    benchmark: Benchmark,
+    out: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+    initial: Mapping[str, Tensor] | None = None,
+    schedule: TrainConfig | None = None,
+    network_lr: float = 1.0,
+) -> RunFolder:
+    """Trains a model into a run folder.
+
+    Nothing is written before the configuration, the data and the model are known to fit.
+
+    Args:
+        config: What to train.
+        benchmark: The data that `config.data` names.
+        out: The run folder; it must be new, unless the run in it is resumed.
+        resume: Continue the run in `out` from its last saved state, if it has one.
+        console: Where progress is shown; None for nowhere.
+        initial: Weights to start from, for some of the model; the others are those of the seed.
+        schedule: Settings of the loop in the place of `config.train`, for a second step whose
+            configuration is that of the whole.
+        network_lr: Share of the learning rate that all but the head has.
+    """
+    run = RunFolder(out)
+    whole, config = config, config.model_copy(update={"train": schedule or config.train})
+    with own_randomness(), flushed_denormals(), ExitStack() as stack:
+        check_board(enabled=config.train.tensorboard)
+        accelerator = make_accelerator(config.train)
+        batch_size = global_batch_size(
+            config.train, len(benchmark.train), accelerator.num_processes
+        )
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        parts = PARTS[config.method]
+        plain = build_model(
+            config.model,
+            input_shape(benchmark),
+            len(benchmark.classes),
+            attention=parts.attention,
+            head=parts.head,
+        )
+        plain.load_state_dict(initial or {}, strict=False)
+        adam = Adam(
+            _parameter_groups(plain, network_lr),
+            lr=config.train.lr,
+            weight_decay=config.train.weight_decay,
+            fused=True,
+        )
+        model, optimizer = accelerator.prepare(plain, adam)
+
+        if accelerator.is_main_process:
+            record = make_record(benchmark, sum(p.numel() for p in plain.parameters()))
+            stack.enter_context(run.opened(whole, record, resume=resume))
+        accelerator.wait_for_everyone()
+        position = load_position(run.state_file, run=run.identity()) or Position()
+        if position.history and accelerator.is_main_process:
+            # the state is written first, so after a crash the history may lag behind it
+            run.write_history(position.history)
+        if position.done:
+            return run
+        if accelerator.is_main_process:
+            run.forget_results()
+        if run.state_file.exists():
+            load_tensors(run.state_file, plain, adam)
+            if accelerator.scaler is not None and position.scaler is not None:
+                accelerator.scaler.load_state_dict(position.scaler)
+
+        steps_per_epoch = len(benchmark.train) // batch_size
+        is_main = accelerator.is_main_process
+        display = TrainingDisplay(
+            console if is_main else None,
+            total_steps=config.train.epochs * steps_per_epoch,
+            done_steps=position.epoch * steps_per_epoch + position.batch,
+        )
+        board = open_board(
+            run.path / "tensorboard",
+            enabled=config.train.tensorboard and is_main,
+            start=position.epoch,
+        )
+        session = _Session(
+            config, benchmark, run, accelerator, model, plain, optimizer, batch_size,
+            steps_per_epoch, stack.enter_context(board), stack.enter_context(display),
+        )  # fmt: skip
+        while not position.done:
+            _train_epoch(session, position)
+            _finish_epoch(session, position)
+        accelerator.wait_for_everyone()
+    return run
+
+
+def _parameter_groups(model: Classifier, network_lr: float) -> list[dict[str, Any]]:
+    """All parameters, with the share of the learning rate that they have."""
+    head = set(model.head.parameters())
+    network = [parameter for parameter in model.parameters() if parameter not in head]
+    return [
+        {"params": network, "share": network_lr},
+        {"params": list(model.head.parameters()), "share": 1.0},
+    ]
+
+
+def _train_epoch(session: _Session, position: Position) -> None:
+    """The batches of one epoch that are still to do."""
+    config, accelerator = session.config, session.accelerator
+    rank, world = accelerator.process_index, accelerator.num_processes
+    order = torch.Generator().manual_seed(derive_seed(config.seed, "order", position.epoch))
+    loader = batches(
+        session.benchmark.train,
+        session.batch_size,
+        shuffle=True,
+        augment=session.benchmark.augment if config.train.augment else None,
+        generator=order,
+        drop_last=True,
+        part=(rank, world),
+        start=position.batch,
+    )
+    start, seconds, waited = time.perf_counter(), position.seconds, position.waited
+    session.model.train()
+    for batch in loader:
+        step = position.epoch * session.steps_per_epoch + position.batch
+        rate = learning_rate(step, session.steps_per_epoch, config.train)
+        for group in session.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+
+        # all the noise of this step follows from here
+        torch.manual_seed(derive_seed(config.seed, "noise", step, rank))
+        terms = _backward(session, Batch(*send_to_device(tuple(batch), accelerator.device)))
+        if not math.isfinite(terms["total"]):
+            raise _diverged(terms, position, config.train)
+        if config.train.clip_norm is not None:
+            accelerator.clip_grad_norm_(session.model.parameters(), config.train.clip_norm)
+        session.optimizer.step()
+        session.optimizer.zero_grad()
+
+        position.batch += 1
+        position.seconds = seconds + time.perf_counter() - start
+        position.waited = waited + loader.waited
+        for name, value in terms.items():
+            position.sums[name] = position.sums.get(name, 0.0) + value
+        session.display.step(terms)
+        every = config.train.save_steps
+        if every and (step + 1) % every == 0 and position.batch < session.steps_per_epoch:
+            _save(session, position)
+
+
+def _backward(session: _Session, batch: Batch) -> dict[str, float]:
+    """Gradients of the objective for one batch, and its terms."""
+    config, parts = session.config, session.config.train.accumulate
+    terms = dict.fromkeys(LossTerms._fields, 0.0)
+    for number, micro in enumerate(micro_batches(batch, parts)):
+        is_last = number == parts - 1
+        # processes exchange gradients once a step
+        with nullcontext() if is_last else session.accelerator.no_sync(session.model):
+            losses = loss(
+                call(session.model, micro.inputs),
+                micro.labels,
+                session.model,
+                num_train=len(session.benchmark.train),
+                ksvd_weight=config.objective.ksvd_weight,
+                kl_weight=config.kl_weight,
+            )
+            session.accelerator.backward(losses.total / parts)
+        for name, value in losses._asdict().items():
+            terms[name] += value.item() / parts
+    return terms
+
+
+def _finish_epoch(session: _Session, position: Position) -> None:
+    """Validates, keeps the best weights and saves where the run stands."""
+    config, run = session.config, session.run
+    start = time.perf_counter()
+    values = validate(session.model, session.benchmark.val, config, session.accelerator)
+    sums = _mean_over_processes(position.sums, session.accelerator)
+    steps = session.steps_per_epoch
+    entry = {
+        "epoch": position.epoch + 1,
+        "lr": learning_rate((position.epoch + 1) * steps - 1, steps, config.train),
+        "train": {name: value / steps for name, value in sums.items()},
+        "val": values,
+        "seconds": position.seconds,
+        "data_wait": position.waited / position.seconds,
+        "val_seconds": time.perf_counter() - start,
+    }
+    better: list[Checkpoint] = ["last"]
+    # larger is better for both
+    judged: dict[Checkpoint, float] = {"score": values[config.train.score], "nll": -values["nll"]}
+    for name, value in judged.items():
+        if name not in position.best or value > position.best[name]:
+            position.best[name] = value
+            better.append(name)
+    position.history.append(entry)
+    position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
+    position.seconds = position.waited = 0.0
+    position.done = position.epoch == config.train.epochs
+    if session.is_main:
+        weights = session.plain.state_dict()
+        about = {"epoch": str(position.epoch), RUN: run.identity()}
+        for name in better:
+            write_weights(run.weights_file(name), weights, about)
+        if config.train.select in better:
+            write_weights(run.weights_file(), weights, about)
+    _save(session, position)
+    if session.is_main:
+        run.write_history(position.history)
+    session.board.write(entry)
+    session.display.epoch(entry, config.train.epochs)
+
+
+def validate(
+    model: nn.Module, examples: Examples, config: RunConfig, accelerator: Accelerator
+) -> dict[str, float]:
+    """Accuracy, MCC and NLL on a split that the processes share."""
+    rank, world = accelerator.process_index, accelerator.num_processes
+    positions = torch.arange(rank, len(examples), world)
+    mine = []
+    if len(positions) > 0:
+        loader = batches(examples.subset(positions), config.prediction.batch_size, bucket=True)
+        prediction = predict_batches(
+            accelerator.unwrap_model(model),
+            loader,
+            num_samples=config.prediction.num_samples,
+            average=config.prediction.average,
+            seed=config.seed,
+            device=accelerator.device,
+        )
+        mine = [(positions, prediction.probs)]
+    parts = gather_object(mine) if world > 1 else mine
+    order = torch.cat([where for where, _ in parts]).argsort()
+    probs = torch.cat([probs for _, probs in parts])[order]
+    return {
+        "accuracy": accuracy(probs, examples.labels),
+        "mcc": mcc(probs, examples.labels),
+        "nll": nll(probs, examples.labels),
+    }
+
+
+def learning_rate(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
+    """Linear growth over the warm-up, then a cosine to `min_lr`, reached in the last step."""
+    warmup = round(config.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    last = config.epochs * steps_per_epoch - 1
+    done = (step - warmup) / max(1, last - warmup)
+    return config.min_lr + 0.5 * (config.lr - config.min_lr) * (1 + math.cos(math.pi * done))
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose, such as the noise of one step, that shares nothing with others."""
+    text = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
+    """A batch in equal parts."""
+    size = len(batch.labels) // parts
+    for start in range(0, parts * size, size):
+        rows = slice(start, start + size)
+        inputs = batch.inputs
+        if isinstance(inputs, dict):
+            some = {name: value[rows] for name, value in inputs.items()}
+        else:
+            some = inputs[rows]
+        yield Batch(some, batch.labels[rows], batch.index[rows])
+
+
+def global_batch_size(config: TrainConfig, num_train: int, world: int) -> int:
+    """Examples of one step over all processes, at most all there are."""
+    pieces = world * config.accumulate
+    if config.batch_size % pieces:
+        raise UserError(
+            f"train.batch_size must be divisible by {world} processes × train.accumulate="
+            f"{config.accumulate}; got {config.batch_size}."
+        )
+    size = min(config.batch_size, num_train // pieces * pieces)
+    if size == 0:
+        raise UserError(f"the training set must have at least {pieces} examples; got {num_train}.")
+    return size
+
+
+def make_accelerator(config: TrainConfig) -> Accelerator:
+    """What hides devices, processes and precision from the loop."""
+    on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    if on_cpu and config.precision == "fp16":
+        raise UserError("train.precision must be 'float32' or 'bf16' on a CPU; got 'fp16'.")
+    # accelerate keeps the precision of the first Accelerator of a process for all later ones
+    AcceleratorState._reset_state(reset_partial_state=False)
+    precision = "no" if config.precision == "float32" else config.precision
+    return Accelerator(cpu=on_cpu, mixed_precision=precision)
+
+
+def is_main_process() -> bool:
+    """Whether this process speaks for all of a run's processes."""
+    return PartialState().is_main_process
+
+
+def _save(session: _Session, position: Position) -> None:
+    sums = _mean_over_processes(position.sums, session.accelerator)
+    if session.is_main:
+        scaler = session.accelerator.scaler
+        saved = Position(**{**vars(position), "sums": sums})
+        saved.scaler = None if scaler is None else scaler.state_dict()
+        adam = session.optimizer.optimizer
+        identity = session.run.identity()
+        save_state(session.run.state_file, saved, session.plain, adam, run=identity)
+
+
+def _mean_over_processes(sums: dict[str, float], accelerator: Accelerator) -> dict[str, float]:
+    if accelerator.num_processes == 1 or not sums:
+        return dict(sums)
+    parts = gather_object([sums])
+    return {name: sum(part[name] for part in parts) / len(parts) for name in sums}
+
+
+def _diverged(terms: dict[str, float], position: Position, config: TrainConfig) -> UserError:
+    values = ", ".join(f"{name}={value:g}" for name, value in terms.items())
+    return UserError(
+        f"the loss must be finite; in epoch {position.epoch + 1}, batch {position.batch + 1} it "
+        f"is not ({values}). Lower train.lr={config.lr:g}, raise train.warmup_epochs="
+        f"{config.warmup_epochs:g}, or set train.clip_norm={config.clip_norm or 1}."
+    )

@@ -1,0 +1,202 @@
+from pathlib import Path
+
+import pytest
+
+from kepsvgp.config.file import parse_config
+from kepsvgp.config.sections import DataConfig, RunConfig
+from kepsvgp.data import load_benchmark
+from kepsvgp.errors import UserError
+from kepsvgp.paper.declarations import Row
+from kepsvgp.paper.plan import (
+    Ask,
+    Study,
+    Task,
+    merged,
+    normalised,
+    row_task,
+    run_name,
+    tasks_of,
+)
+from kepsvgp.paper.tables import FIGURES, TABLES, find
+
+
+@pytest.fixture
+def study(tiny) -> Study:
+    return Study(dataset="digits", seeds=2, file=tiny)
+
+
+def names(exhibit: str, study: Study) -> set[str]:
+    return {task.name for task in tasks_of(find(exhibit), study)}
+
+
+def config(**values) -> RunConfig:
+    return parse_config(values)
+
+
+def test_tables_share_runs(study) -> None:
+    # MSP, KEP, SV-DKL and SGPA of table 1 are all that tables 2, 3, 4, 7, 8 need
+    assert len(names("table1", study)) == 2 * 4
+    for other in ("table2", "table3", "table4", "table7", "table8", "figure2", "figure5"):
+        assert names(other, study) <= names("table1", study)
+    # all layers, both branches, added: in table 5 and in figure 4
+    assert names("table5", study) & names("figure4", study)
+    everything = {name for e in (*TABLES, *FIGURES) for name in names(e.name, study)}
+    assert len(everything) == 2 * 15
+
+
+def test_defaults_make_each_choice_once() -> None:
+    for dataset, count in (("digits", 12), ("cola", 13)):
+        study = Study(dataset=dataset, profile="small", seeds=1)
+        assert len(names("defaults", study)) == count
+
+
+def test_whole_kl_is_that_of_the_training_set() -> None:
+    digits = load_benchmark(DataConfig(name="digits"))
+    (row,) = (row for row in find("defaults").rows_for("digits") if row.key == "whole_kl")
+    assert f"objective.kl_weight={len(digits.train)}" in row.settings
+
+
+def test_run_name_does_not_depend_on_what_the_method_ignores() -> None:
+    plain = normalised(config(method="msp"))
+    other = normalised(
+        config(
+            method="msp",
+            model={"kep": {"rank": 3}, "kep_layers": "all", "sgpa": {"num_inducing": 7}},
+            objective={"ksvd_weight": 5.0},
+        )
+    )
+    assert run_name(plain) == run_name(other)
+
+
+@pytest.mark.parametrize("method", ["msp", "sgpa", "svdkl"])
+def test_run_of_a_baseline_does_not_depend_on_kep_s_objective(method) -> None:
+    plain, other = (
+        normalised(config(method=method, objective=objective))
+        for objective in ({}, {"ksvd_weight": 5.0, "kl_weight": 7.0})
+    )
+    assert run_name(plain) == run_name(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"method": "msp"},
+        {"model": {"kep": {"rank": 3}}},
+        {"objective": {"ksvd_weight": 5.0}},
+        {"train": {"lr": 3e-4}},
+        {"data": {"train_limit": 9}},
+        {"prediction": {"num_samples": 3}},
+    ],
+)
+def test_run_name_depends_on_what_decides_a_run(change) -> None:
+    assert run_name(normalised(config(**change))) != run_name(normalised(config()))
+
+
+def test_run_name_ignores_where_data_are_and_how_it_is_watched() -> None:
+    moved = config(
+        data={"root": "elsewhere"},
+        train={"save_steps": 7, "tensorboard": True},
+        versions={"torch": "0"},
+    )
+    assert run_name(moved) == run_name(config())
+
+
+def test_merge_auto_is_one_run_with_what_it_means() -> None:
+    for data, merge in (("digits", "concat"), ("cola", "add")):
+        auto = normalised(config(data={"name": data}))
+        named = normalised(config(data={"name": data}, model={"kep": {"merge": merge}}))
+        assert auto == named
+
+
+def test_svdkl_starts_from_the_softmax_run_of_its_seed(study) -> None:
+    tasks = tasks_of(find("table1"), study)
+    svdkl = [task for task in tasks if task.config.method == "svdkl"]
+    softmax = {task.config.seed: task.name for task in tasks if task.config.method == "msp"}
+    assert len(svdkl) == 2
+    for task in svdkl:
+        assert task.after == (softmax[task.config.seed],)
+        assert task.config.model.svdkl.softmax_run == Path(softmax[task.config.seed])
+        # what it starts from stands before it
+        order = [t.name for t in tasks]
+        assert order.index(task.after[0]) < order.index(task.name)
+
+
+def test_merged_tasks_have_all_questions_once() -> None:
+    first, second, third = (
+        Ask("kep", "score", "test"),
+        Ask("kep", "score", "shift"),
+        Ask("kep+temperature", "score", "test"),
+    )
+    tasks = [
+        Task(name="a", config=config(), asks=(first, second)),
+        Task(name="b", config=config(), asks=(first,)),
+        Task(name="a", config=config(), asks=(third, first), inspected="last"),
+    ]
+
+    both = merged(tasks)
+
+    assert [task.name for task in both] == ["a", "b"]
+    assert both[0].asks == (first, second, third)
+    assert both[0].inspected == "last"
+    assert both[1].inspected is None
+
+
+def test_task_survives_json(study) -> None:
+    for task in tasks_of(find("table7"), study):
+        assert Task.model_validate_json(task.model_dump_json()) == task
+
+
+def test_variants_win_over_overrides_and_overrides_over_the_file(study) -> None:
+    changed = study.model_copy(
+        update={"overrides": ("train.epochs=1", "objective.ksvd_weight=7", "model.dim=24")}
+    )
+    table = find("table9")
+    task = row_task(table, table.rows[1], changed, 0)
+    assert task.config.objective.ksvd_weight == 1
+    assert task.config.train.epochs == 1
+    assert task.config.model.dim == 24
+    assert task.config.model.num_heads == 2
+
+
+def test_places_are_those_of_the_folder_that_the_sweep_was_started_in(
+    study, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changed = study.model_copy(update={"overrides": ("data.root=mine", "data.vocabulary=words")})
+    task = row_task(find("table1"), find("table1").rows[0], changed, 0)
+    assert (task.config.data.root, task.config.data.vocabulary) == (
+        tmp_path / "mine",
+        tmp_path / "words",
+    )
+
+
+def test_paper_architectures_are_those_of_table_4_alone(tiny) -> None:
+    table = find("table4")
+    row = table.rows[0]
+    files = Study(dataset="digits", file=tiny)
+    assert row_task(table, row, files, 0).config.model.depth == 2
+
+
+@pytest.mark.parametrize(
+    ("exhibit", "dataset", "told"),
+    [
+        ("table2", "imdb", "shifted test sets"),
+        ("table3", "cola", "out-of-distribution"),
+        ("table6", "imdb", "concatenation"),
+        ("figure3", "imdb", "out-of-distribution"),
+    ],
+)
+def test_a_data_set_without_what_a_table_is_about_is_refused(exhibit, dataset, told) -> None:
+    with pytest.raises(UserError, match=told):
+        tasks_of(find(exhibit), Study(dataset=dataset))
+
+
+def test_a_configuration_of_another_data_set_is_refused(tiny) -> None:
+    with pytest.raises(UserError, match="must be that of the configuration, digits"):
+        Study(dataset="cola", file=tiny).config(Row("msp", "MSP", "msp"), 0)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UserError, match="table1 … table9"):
+        find("table10")

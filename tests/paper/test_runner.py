@@ -1,0 +1,143 @@
+import signal
+import socket
+import sys
+from concurrent.futures import Future
+
+import pytest
+
+from kepsvgp.errors import UserError
+from kepsvgp.paper.plan import row_task, tasks_of
+from kepsvgp.paper.processes import Outcome, execute
+from kepsvgp.paper.records import failure, is_trained
+from kepsvgp.paper.runner import Job, local_processes, ray_cluster, run_jobs
+from kepsvgp.paper.tables import find
+from kepsvgp.paper.timing import timing_of
+from kepsvgp.runs.folder import RunFolder
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by signals"),
+    # one worker makes the sweep that they share
+    pytest.mark.xdist_group("swept"),
+]
+
+
+class Recorder:
+    """Does jobs by writing down their names; some fail."""
+
+    def __init__(self, failing: tuple[str, ...] = ()) -> None:
+        self.failing, self.done = failing, []
+
+    def __call__(self, job: Job) -> "Future[Outcome]":
+        self.done.append(job.name)
+        future: Future[Outcome] = Future()
+        if job.name in self.failing:
+            future.set_exception(OSError("the node\nwent away"))
+        else:
+            future.set_result(Outcome(job.name, None, 0.0))
+        return future
+
+
+def test_jobs_wait_for_what_they_start_from(swept) -> None:
+    tasks = tasks_of(find("table1"), swept.study())
+    recorder = Recorder()
+
+    ended = list(run_jobs(tasks[::-1], [], swept.out, recorder))
+
+    assert {outcome.name for outcome in ended} == {task.name for task in tasks}
+    for task in tasks:
+        for before in task.after:
+            assert recorder.done.index(before) < recorder.done.index(task.name)
+
+
+def test_timings_come_last(swept) -> None:
+    tasks = tasks_of(find("table4"), swept.study())
+    timing = timing_of({"kep": tasks[0].config})
+    recorder = Recorder()
+
+    list(run_jobs(tasks, [timing], swept.out, recorder))
+
+    assert recorder.done[-1] == timing.name
+
+
+def test_a_failed_job_takes_with_it_only_what_starts_from_it(swept, tmp_path) -> None:
+    tasks = tasks_of(find("table1"), swept.study())
+    lost = next(task for task in tasks if task.config.method == "msp")
+    recorder = Recorder((lost.name,))
+    # the softmax runs are those of a finished sweep, but for the one that fails
+    for task in tasks:
+        if task.config.method == "msp" and task.name != lost.name:
+            (tmp_path / task.name).symlink_to(swept.out / task.name)
+
+    ended = {outcome.name: outcome for outcome in run_jobs(tasks, [], tmp_path, recorder)}
+
+    assert ended[lost.name].reason == "OSError: went away"
+    broken = [outcome for outcome in ended.values() if outcome.reason is not None]
+    assert len(broken) == 2
+    heir = next(task for task in tasks if task.after == (lost.name,))
+    assert "from which it starts, failed: OSError: went away" in str(ended[heir.name].reason)
+    assert heir.name not in recorder.done
+    assert "from which it starts" in str(failure(tmp_path, heir.name))
+
+
+def test_execute_tells_why_a_job_failed_and_forgets_it_when_it_succeeds(swept, tmp_path) -> None:
+    # the data of CIFAR-10 are not at hand
+    table = find("table7")
+    row = table.rows[0]
+    task = row_task(table, row, swept.study(), 0)
+    data = task.config.data.model_copy(update={"name": "cifar10", "root": tmp_path / "none"})
+    bad = task.model_copy(update={"config": task.config.model_copy(update={"data": data})})
+
+    outcome = execute(task.name, bad.model_dump_json(), str(tmp_path), 1)
+
+    assert outcome.reason is not None
+    assert "cifar-10-batches-py" in outcome.reason
+    assert failure(tmp_path, task.name) == outcome.reason
+    assert not is_trained(RunFolder(tmp_path / task.name))
+
+    again = execute(task.name, task.model_dump_json(), str(tmp_path), 1)
+
+    assert again.reason is None
+    assert failure(tmp_path, task.name) is None
+    assert is_trained(RunFolder(tmp_path / task.name))
+
+
+def test_execute_names_the_signal_that_ended_a_job(tmp_path) -> None:
+    outcome = execute("job", "{}", str(tmp_path), 1, lambda process: process.kill())
+
+    assert outcome.reason == "killed by SIGKILL; perhaps the machine ran out of memory"
+
+
+def test_leaving_local_processes_ends_those_that_run(swept, tmp_path) -> None:
+    task = row_task(find("table7"), find("table7").rows[0], swept.study(), 0)
+    train = task.config.train.model_copy(update={"epochs": 100_000})
+    endless = task.model_copy(update={"config": task.config.model_copy(update={"train": train})})
+
+    with local_processes(tmp_path, jobs=1, threads=1) as submit:
+        future = submit(endless)
+        log = tmp_path / "logs" / f"{task.name}.log"
+        while not log.exists():
+            assert not future.done()
+
+    assert future.result(timeout=30).reason == f"killed by {signal.Signals.SIGTERM.name}"
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [("127.0.0.1", "reads host:port"), ("nowhere", "reads host:port")]
+)
+def test_ray_needs_an_address(address, why, tmp_path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UserError, match=why), ray_cluster(tmp_path, address, threads=1):
+        pass
+
+
+def test_ray_says_at_once_that_nobody_listens(tmp_path) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        # bound but not listening
+        with (
+            pytest.raises(UserError, match=r"there is none at 127\.0\.0\.1"),
+            ray_cluster(tmp_path, address, threads=1),
+        ):
+            pass
