@@ -24,7 +24,7 @@ from kepsvgp.conversion.selection import select
 from kepsvgp.conversion.warm_start import record
 from kepsvgp.data import batches, load_benchmark
 from kepsvgp.data.examples import Examples
-from kepsvgp.data.tokens import minilm_folder
+from kepsvgp.data.text.tokens import minilm_folder
 
 VARIANTS = {
     "default": {},

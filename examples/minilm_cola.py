@@ -24,7 +24,7 @@ from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import parameter_groups
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.data.examples import Batch
-from kepsvgp.data.tokens import minilm_folder
+from kepsvgp.data.text.tokens import minilm_folder
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.metrics import all_metrics, paired_bootstrap

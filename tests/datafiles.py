@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from scipy.io import savemat
 
-from kepsvgp.data import cifar
+from kepsvgp.data.sets import cifar
 
 # the publisher's layout with fewer rows in each file
 TINY10 = replace(cifar.CIFAR10, rows_train=20, rows_test=10)
@@ -90,7 +91,7 @@ def write_encoder(folder: Path) -> Path:
     """A tiny BERT with random weights and its tokenizer, as Hugging Face lays them out."""
     from transformers import BertConfig, BertModel
 
-    from kepsvgp.data.tokens import load_tokenizer
+    from kepsvgp.data.text.tokens import load_tokenizer
 
     folder.mkdir(parents=True)
     vocabulary = write_vocabulary(folder / "vocab.txt", "the cat sat on a mat dog ran")
@@ -138,3 +139,19 @@ def write_imdb(root: Path, reviews: int) -> None:
                 path = folder / f"{number}_{stars + number % 2}.txt"
                 path.write_text(review, encoding="utf-8")
     (root / "aclImdb" / "train" / "unsupBow.feat").write_text("0:1")
+
+
+def write_images(folder: Path, counts: dict[str, int]) -> None:
+    """So many random images of each class, in folders of their names, and a file that is none."""
+    random = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            # neither square nor of one format or mode
+            pixels = random.integers(0, 256, (20 + number, 30, 3), dtype=np.uint8)
+            picture = Image.fromarray(pixels)
+            if number % 3 == 1:
+                picture = picture.convert("L")
+            suffix = ("png", "jpg", "bmp")[number % 3]
+            picture.save(folder / name / f"{number}.{suffix}")
+    (folder / "notes.txt").write_text("not an image")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from webserver import Behaviour, serving
 
 from kepsvgp.cli import app
-from kepsvgp.data import catalogue
+from kepsvgp.data.download import catalogue
 from kepsvgp.errors import UserError
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_train import SMALL, call
-from data.test_own import write_images
+from datafiles import write_images
 
 from kepsvgp.runs import folder as runs
 from kepsvgp.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from kepsvgp.cli import results
 from kepsvgp.cli.results import show_comparison, show_metrics
-from kepsvgp.data.corruptions import STRENGTHS
+from kepsvgp.data.shifts.corruptions import STRENGTHS
 from kepsvgp.methods.compare import Comparison
 from kepsvgp.runs.folder import RunFolder
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kepsvgp.cli import main
-from kepsvgp.data import ood
+from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc

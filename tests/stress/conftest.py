@@ -29,7 +29,7 @@ def processes():
             "breaking",
             "kepsvgp.training.loop",
             "kepsvgp.runs.evaluation",
-            "kepsvgp.data.digits",
+            "kepsvgp.data.sets.digits",
             "kepsvgp.cli",
         ]
     )

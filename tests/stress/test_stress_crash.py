@@ -32,8 +32,8 @@ from breaking import (
 from PIL import Image
 from webserver import Behaviour, serving
 
-from kepsvgp.data.catalogue import DataSet
-from kepsvgp.data.fetch import fetch
+from kepsvgp.data.download.catalogue import DataSet
+from kepsvgp.data.download.fetch import fetch
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 

@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from kepsvgp import convert
 from kepsvgp.config.file import load_config, parse_config
 from kepsvgp.conversion import load_pretrained, save_pretrained
-from kepsvgp.data import archive, cifar, cola, load_benchmark, pictures, store, svhn, table, tokens
+from kepsvgp.data import load_benchmark, pictures, store
+from kepsvgp.data.download import archive
+from kepsvgp.data.sets import cifar, cola, svhn, table
+from kepsvgp.data.text import tokens
 from kepsvgp.errors import UserError
 from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.inference.abstention import Abstainer

@@ -48,7 +48,7 @@ def train_in_child(out: Path) -> None:
 def processes():
     """Processes that fork from a server which has imported everything, so that they start fast."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kepsvgp.training.loop", "kepsvgp.data.digits"])
+    context.set_forkserver_preload(["kepsvgp.training.loop", "kepsvgp.data.sets.digits"])
     return context
 
 

@@ -30,7 +30,8 @@ from kepsvgp.config.sections import (
     SgpaConfig,
     TrainConfig,
 )
-from kepsvgp.data import Batch, Benchmark, batches, cola, load_benchmark
+from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
+from kepsvgp.data.sets import cola
 from kepsvgp.data.store import data_root
 from kepsvgp.inference.prediction import Predictor, call, predict_batches
 from kepsvgp.methods import ensemble, kfllla, mc_dropout, msp, sngp, temperature

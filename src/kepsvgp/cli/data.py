@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kepsvgp.data.catalogue import DataSet
+    from kepsvgp.data.download.catalogue import DataSet
 
 app = typer.Typer(
     name="data", help="List, fetch and verify the paper's data sets.", no_args_is_help=True
@@ -31,7 +31,7 @@ _NO_FILE = "comes with scikit-learn, no file needed"
 
 def _meant(names: list[str] | None) -> "tuple[bool, list[DataSet]]":
     """Whether these names, or none, mean the digits, and which data sets of publishers."""
-    from kepsvgp.data import catalogue
+    from kepsvgp.data.download import catalogue
 
     others = [name for name in names or [] if name != _DIGITS]
     found = catalogue.find(others) if others or not names else []
@@ -76,8 +76,9 @@ def fetch(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.progress import TransferSpeedColumn as SpeedColumn
 
-    from kepsvgp.data import catalogue, store
-    from kepsvgp.data.fetch import fetch as fetch_one
+    from kepsvgp.data import store
+    from kepsvgp.data.download import catalogue
+    from kepsvgp.data.download.fetch import fetch as fetch_one
     from kepsvgp.errors import UserError
 
     root = store.data_root(data_root)
@@ -105,7 +106,7 @@ def verify(names: Names = None, data_root: Root = None) -> None:
     Exits with code 1 if a file is damaged, or missing although its data set was named.
     """
     from kepsvgp.data import store
-    from kepsvgp.data.verify import verify as verify_one
+    from kepsvgp.data.download.verify import verify as verify_one
     from kepsvgp.errors import printable
 
     root = store.data_root(data_root)

@@ -15,27 +15,27 @@ def load_benchmark(config: DataConfig) -> Benchmark:
     """The benchmark that a configuration names, split and ready to be batched."""
     match config.name:
         case "digits":
-            from kepsvgp.data import digits
+            from kepsvgp.data.sets import digits
 
             return digits.load(config)
         case "cifar10" | "cifar100":
-            from kepsvgp.data import cifar
+            from kepsvgp.data.sets import cifar
 
             layout = cifar.CIFAR10 if config.name == "cifar10" else cifar.CIFAR100
             return cifar.load(config, layout)
         case "imdb":
-            from kepsvgp.data import imdb
+            from kepsvgp.data.sets import imdb
 
             return imdb.load(config)
         case "cola":
-            from kepsvgp.data import cola
+            from kepsvgp.data.sets import cola
 
             return cola.load(config)
         case "images":
-            from kepsvgp.data import folder
+            from kepsvgp.data.sets import images
 
-            return folder.load(config)
+            return images.load(config)
         case "csv":
-            from kepsvgp.data import table
+            from kepsvgp.data.sets import table
 
             return table.load(config)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kepsvgp.config.sections import RunConfig
-from kepsvgp.data import ood
+from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.methods import sngp

@@ -36,7 +36,7 @@ from kepsvgp.config.file import (
 from kepsvgp.config.sections import PARTS, RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
-from kepsvgp.data.tokens import MINILM
+from kepsvgp.data.text.tokens import MINILM
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
     RUN,

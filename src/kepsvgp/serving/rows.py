@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from kepsvgp.data import pictures, table
+from kepsvgp.data import pictures
+from kepsvgp.data.sets import table
 from kepsvgp.errors import UserError
 
 # longer rows are taken for damage: an unclosed quote, or a file of something else

@@ -17,8 +17,10 @@ from torch import nn
 
 from kepsvgp.config.sections import PredictionConfig
 from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
-from kepsvgp.data import batches, features, pictures, text
+from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
+from kepsvgp.data.text import features
+from kepsvgp.data.text.prepare import reader
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
@@ -97,7 +99,7 @@ def _run_inputs(
 ) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Examples]]:
     record = run.record()
     if record["task"] == "text":
-        return _same, text.reader(run.config().data)
+        return _same, reader(run.config().data)
     channels, side = record["input"]["channels"], record["input"]["height"]
     known = record["splits"]["normalisation"]
     normalisation = Normalisation(tuple(known["mean"]), tuple(known["std"]))

@@ -1,0 +1,1 @@
+"""Getting data sets from their publishers, and judging what came."""

@@ -1,0 +1,1 @@
+"""The benchmarks of the paper, and sets of one's own: one file each."""

@@ -1,0 +1,1 @@
+"""Test sets under corruptions: the official arrays, or generated ones."""

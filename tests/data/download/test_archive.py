@@ -1,0 +1,171 @@
+import io
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kepsvgp.data.download.archive import extract, place_file
+from kepsvgp.errors import UserError
+
+MEGABYTE = 1 << 20
+
+
+def write_tar(path: Path, members: list[tuple[str | tarfile.TarInfo, bytes]]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def write_zip(path: Path, members: list[tuple[str | zipfile.ZipInfo, bytes]]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_archive_is_unpacked_into_its_folder(tmp_path: Path, write) -> None:
+    members = [
+        ("set/a.txt", b"a"),
+        ("set/deep/b.txt", b"b" * 3 * MEGABYTE),
+        ("./set/c", b"c"),
+        ("set/._a.txt", b"left by another system"),
+        ("__MACOSX/set/._a.txt", b"the same"),
+    ]
+    archive = write(tmp_path / "archive", members)
+
+    extract(archive, tmp_path / "root", "set", limit=4 * MEGABYTE)
+
+    assert files_of(tmp_path / "root") == {
+        "set/a.txt": b"a",
+        "set/deep/b.txt": b"b" * 3 * MEGABYTE,
+        "set/c": b"c",
+    }
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "../outside.txt",
+        "set/../../outside.txt",
+        "set/../outside.txt",
+        "/absolute.txt",
+        "other/file.txt",
+        "set\\..\\..\\outside.txt",
+        "C:outside.txt",
+        special("set/link", tarfile.SYMTYPE, "/etc/passwd"),
+        special("set/link", tarfile.SYMTYPE, "a.txt"),
+        special("set/link", tarfile.LNKTYPE, "../../outside"),
+        special("set/pipe", tarfile.FIFOTYPE),
+        special("set/device", tarfile.CHRTYPE),
+    ],
+    ids=lambda member: getattr(member, "name", member),
+)
+def test_tar_that_would_leave_its_folder_is_refused_as_a_whole(tmp_path: Path, member) -> None:
+    root = tmp_path / "deep" / "root"
+    archive = write_tar(tmp_path / "bad.tar.gz", [("set/good.txt", b"good"), (member, b"")])
+
+    with pytest.raises(UserError, match=r"bad\.tar\.gz must hold plain files only.*malicious"):
+        extract(archive, root, "set", limit=MEGABYTE)
+    assert not list(root.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"deep", "bad.tar.gz"}
+
+
+def test_file_behind_a_link_is_not_written(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    members = [
+        (special("set/link", tarfile.SYMTYPE, str(outside)), b""),
+        ("set/link/evil.txt", b"evil"),
+    ]
+    archive = write_tar(tmp_path / "bad.tar", members)
+
+    with pytest.raises(UserError, match="is a link"):
+        extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/absolute.txt", "other/file.txt"])
+def test_zip_that_would_leave_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    archive = write_zip(tmp_path / "bad.zip", [("set/good.txt", b"good"), (name, b"evil")])
+
+    with pytest.raises(UserError, match=r"bad\.zip must hold plain files only"):
+        extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+    assert not list((tmp_path / "root").iterdir())
+
+
+def test_zip_with_a_link_is_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("set/link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    archive = write_zip(tmp_path / "bad.zip", [(info, b"/etc/passwd")])
+
+    with pytest.raises(UserError, match="is a link"):
+        extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, write) -> None:
+    archive = write(tmp_path / "bomb", [("set/zeros", bytes(5 * MEGABYTE))])
+    assert archive.stat().st_size < MEGABYTE // 10
+
+    with pytest.raises(UserError, match="at most 1048576 bytes"):
+        extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+    assert not list((tmp_path / "root").iterdir())
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_truncated_archive_is_refused_by_name(tmp_path: Path, write) -> None:
+    import random
+
+    content = random.Random(0).randbytes(100_000)
+    archive = write(tmp_path / "cut", [("set/a", content), ("set/b", content)])
+    whole = archive.read_bytes()
+    for length in (0, 1, 600, 50_000, 120_000, len(whole) - 30):
+        archive.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="cut must be a whole tar or zip archive"):
+            extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+    assert not list((tmp_path / "root").iterdir())
+
+
+def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    archive = write_tar(tmp_path / "empty.tar", [])
+
+    with pytest.raises(UserError, match="must contain the folder set"):
+        extract(archive, tmp_path / "root", "set", limit=MEGABYTE)
+
+
+def test_folder_that_is_there_keeps_its_other_files(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "set" / "deep").mkdir(parents=True)
+    (root / "set" / "mine.txt").write_bytes(b"mine")
+    (root / "set" / "deep" / "b").write_bytes(b"old")
+    archive = write_tar(tmp_path / "archive", [("set/a", b"a"), ("set/deep/b", b"new")])
+
+    extract(archive, root, "set", limit=MEGABYTE)
+
+    assert files_of(root) == {"set/mine.txt": b"mine", "set/a": b"a", "set/deep/b": b"new"}
+
+
+def test_single_file_is_put_into_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "x.mat").write_bytes(b"content")
+
+    place_file(tmp_path / "x.mat", tmp_path / "root", "set")
+
+    assert files_of(tmp_path / "root") == {"set/x.mat": b"content"}

@@ -1,0 +1,177 @@
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datafiles import TINY10, TINY100, Evil, tables, write_binary, write_python
+
+from kepsvgp.config.sections import DataConfig
+from kepsvgp.data import batches, load_benchmark
+from kepsvgp.data.sets import cifar
+from kepsvgp.errors import UserError
+
+LAYOUTS = pytest.mark.parametrize("layout", [TINY10, TINY100], ids=lambda layout: layout.name)
+
+
+def config(root: Path, layout: cifar.Layout, **settings) -> DataConfig:
+    return DataConfig(name=layout.name, root=root, **settings)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("write", [write_python, write_binary])
+def test_both_formats_give_the_images_and_labels_of_the_files(tmp_path, layout, write) -> None:
+    write(tmp_path, layout)
+    content = tables(layout)
+    pixels = np.concatenate([content[name][0] for name in layout.train_files])
+    labels = np.concatenate([content[name][1] for name in layout.train_files])
+
+    benchmark = cifar.load(config(tmp_path, layout), layout)
+
+    for part in (benchmark.train, benchmark.val):
+        for position, row in enumerate(part.rows.tolist()):
+            assert part.labels[position] == labels[row]
+            # the file has the red, the green and the blue plane, each row by row
+            expected = pixels[row].reshape(3, 32, 32).transpose(1, 2, 0)
+            assert (part.raw(position) == expected).all()
+    assert (benchmark.test.labels.numpy() == content[layout.test_file][1]).all()
+    assert benchmark.classes == tuple(f"class {i}" for i in range(layout.num_classes))
+
+
+@LAYOUTS
+def test_splits_are_nine_to_one_disjoint_and_cover_the_training_set(tmp_path, layout) -> None:
+    write_python(tmp_path, layout)
+    total = layout.rows_train * len(layout.train_files)
+
+    benchmark = cifar.load(config(tmp_path, layout), layout)
+
+    assert len(benchmark.val) == total // 10
+    both = torch.cat([benchmark.train.rows, benchmark.val.rows]).sort().values
+    assert torch.equal(both, torch.arange(total))
+    other = cifar.load(config(tmp_path, layout, seed=1), layout)
+    assert not torch.equal(other.val.rows, benchmark.val.rows)
+
+
+def test_train_limit_keeps_only_what_it_needs(tmp_path: Path) -> None:
+    write_python(tmp_path, TINY10)
+    whole = cifar.load(config(tmp_path, TINY10), TINY10)
+
+    limited = cifar.load(config(tmp_path, TINY10, train_limit=3, val_limit=2), TINY10)
+
+    assert torch.equal(limited.train.rows, whole.train.rows[:3])
+    assert len(limited.train.pixels) == 5
+    # a file of which no row is wanted is not even opened
+    needed = {int(row) // 20 for row in (*limited.train.rows, *limited.val.rows)}
+    unneeded = set(range(5)) - needed
+    assert unneeded
+    for number in unneeded:
+        (tmp_path / TINY10.python_folder / f"data_batch_{number + 1}").unlink()
+    cifar.load(config(tmp_path, TINY10, train_limit=3, val_limit=2), TINY10)
+
+
+def test_missing_file_is_an_error_that_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data_batch_1 must exist.*data fetch cifar10"):
+        load_benchmark(DataConfig(name="cifar10", root=tmp_path))
+
+
+def test_truncated_files_are_refused_by_name(tmp_path: Path) -> None:
+    for write, suffix in ((write_python, ""), (write_binary, ".bin")):
+        root = tmp_path / f"root{suffix}"
+        write(root, TINY10)
+        (path,) = root.glob(f"*/data_batch_3{suffix}")
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(UserError, match="data_batch_3"):
+            cifar.load(config(root, TINY10), TINY10)
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"), [("test_batch", "data_batch_1"), ("data_batch_2", "data_batch_3")]
+)
+def test_swapped_file_is_refused_by_what_it_says_it_is(tmp_path, there, instead) -> None:
+    layout = TINY10
+    write_python(tmp_path, layout)
+    folder = tmp_path / layout.python_folder
+    # of the same size, so that nothing but its own word betrays it
+    content = pickle.loads((folder / instead).read_bytes())
+    content[b"data"], content[b"labels"] = content[b"data"][:10], content[b"labels"][:10]
+    if there == "test_batch":
+        (folder / there).write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        shutil.copy(folder / instead, folder / there)
+
+    with pytest.raises(UserError, match=rf"{there} must be .*it says that it is 'training"):
+        cifar.load(config(tmp_path, layout), layout)
+
+
+def test_file_of_the_other_data_set_is_refused(tmp_path: Path) -> None:
+    write_python(tmp_path, TINY10)
+    write_python(tmp_path, TINY100)
+    shutil.copy(tmp_path / "cifar-100-python/test", tmp_path / "cifar-10-batches-py/test_batch")
+
+    with pytest.raises(UserError, match=r"test_batch must be .*no fields data and labels"):
+        cifar.load(config(tmp_path, TINY10), TINY10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (b"labels", [0] * 19 + [10], "0 to 10, not 20 from 0 to 9"),
+        (b"labels", [0] * 19, "19 labels"),
+        (b"labels", "words", "not a list of numbers"),
+        (b"data", np.zeros((20, 3071), np.uint8), r"\(20, 3071\)"),
+        (b"data", np.zeros((20, 3072), np.float32), "float32"),
+        (b"data", [1, 2], "no array"),
+    ],
+)
+def test_wrong_content_is_refused(tmp_path, field, value, message) -> None:
+    write_python(tmp_path, TINY10)
+    path = tmp_path / TINY10.python_folder / "data_batch_1"
+    content = pickle.loads(path.read_bytes())
+    content[field] = value
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+    with pytest.raises(UserError, match=message):
+        cifar.load(config(tmp_path, TINY10), TINY10)
+
+
+def test_malicious_file_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    write_python(tmp_path, TINY10)
+    trace = tmp_path / "it-ran"
+    path = tmp_path / TINY10.python_folder / "test_batch"
+    path.write_bytes(pickle.dumps({"data": Evil(trace), "labels": []}, protocol=2))
+
+    with pytest.raises(UserError, match="may be malicious"):
+        cifar.load(config(tmp_path, TINY10), TINY10)
+    assert not trace.exists()
+
+
+@pytest.mark.realdata
+def test_real_cifar10_has_the_splits_of_the_paper(data_root: Path) -> None:
+    benchmark = load_benchmark(DataConfig(name="cifar10", root=data_root))
+
+    assert [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)] == [
+        45_000,
+        5_000,
+        10_000,
+    ]
+    assert benchmark.classes[:3] == ("airplane", "automobile", "bird")
+    assert torch.bincount(benchmark.test.labels).tolist() == [1000] * 10
+    both = torch.cat([benchmark.train.labels, benchmark.val.labels])
+    assert torch.bincount(both).tolist() == [5000] * 10
+    # the stated normalisation is that of these images
+    inputs = torch.cat([batch.inputs for batch in batches(benchmark.val, 1000)])
+    assert inputs.mean(dim=(0, 2, 3)).abs().max() < 0.02
+    assert (inputs.std(dim=(0, 2, 3)) - 1).abs().max() < 0.02
+
+
+@pytest.mark.realdata
+def test_real_cifar10_has_the_other_sets_out_of_distribution(data_root: Path) -> None:
+    benchmark = load_benchmark(DataConfig(name="cifar10", root=data_root, train_limit=10))
+
+    assert {"svhn", "cifar100"} <= set(benchmark.ood)
+    for name in ("svhn", "cifar100"):
+        others = benchmark.ood[name]
+        assert len(others) == 10_000
+        assert (others.labels == -1).all()
+        assert others.normalisation == benchmark.train.normalisation

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+import torch
+from datafiles import sentence, write_cola, write_encoder
+
+from kepsvgp.config.sections import DataConfig
+from kepsvgp.data import batches, load_benchmark
+from kepsvgp.data.sets import cola
+from kepsvgp.errors import UserError
+
+pytest.importorskip("tokenizers")
+SIZES = cola.Sizes(40, 7, 5)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DataConfig:
+    write_cola(tmp_path, SIZES)
+    return DataConfig(name="cola", root=tmp_path, max_length=20)
+
+
+def test_cola_has_its_parts_in_their_places(config: DataConfig) -> None:
+    benchmark = cola.load(config, sizes=SIZES)
+
+    assert [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)] == [36, 4, 7]
+    both = torch.cat([benchmark.train.rows, benchmark.val.rows]).sort().values
+    assert torch.equal(both, torch.arange(40))
+    for part in (benchmark.train, benchmark.val):
+        for position, row in enumerate(part.rows.tolist()):
+            assert part.raw(position) == sentence("in_domain_train", row)
+            assert part.labels[position] == (1 if row % 3 else 0)
+    assert benchmark.test.raw(2).startswith("The in_domain_dev")
+    assert list(benchmark.shifts) == ["out_of_domain"]
+    shift = benchmark.shifts["out_of_domain"]
+    assert len(shift) == 5
+    assert shift.raw(4).startswith("The out_of_domain_dev")
+    assert benchmark.vocabulary_size == 30522
+
+
+def test_cola_with_an_encoder_has_features_for_each_token(config, tmp_path) -> None:
+    encoder = write_encoder(tmp_path / "tiny")
+    with_features = config.model_copy(update={"encoder": str(encoder)})
+
+    benchmark = cola.load(with_features, sizes=SIZES)
+
+    assert benchmark.feature_shape == (3, 16)
+    for batch in batches(benchmark.train, 8, shuffle=True):
+        tokens, mask = batch.inputs["tokens"], batch.inputs["mask"]
+        assert batch.inputs["features"].shape == (*tokens.shape, 3, 16)
+        assert (batch.inputs["features"][~mask] == 0).all()
+        # layer normalisation leaves no token at zero
+        assert (batch.inputs["features"][mask].abs().sum((1, 2)) > 0).all()
+
+
+def test_cola_limit_tokenises_only_what_is_used(config: DataConfig) -> None:
+    limited = config.model_copy(update={"train_limit": 5, "val_limit": 2, "test_limit": 3})
+
+    benchmark = cola.load(limited, sizes=SIZES)
+
+    assert [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)] == [5, 2, 3]
+    assert len(benchmark.train.tokens.lengths) == 5 + 2 + 3 + 5
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:300], r"in_domain_train\.tsv must be"),
+        (lambda content: content.rsplit(b"\n", 2)[0], "it has 39"),
+        (lambda content: b"one column\n" + content, "line 1 is not"),
+        (lambda content: content.replace(b"\t1\t", b"\t2\t", 1), "line 2 is not"),
+        (lambda content: b"\xff\xfe" + content, "not UTF-8"),
+    ],
+)
+def test_damaged_cola_is_refused_by_name(config, tmp_path, damage, message) -> None:
+    path = tmp_path / "cola_public/raw/in_domain_train.tsv"
+    path.write_bytes(damage(path.read_bytes()))
+
+    with pytest.raises(UserError, match=message):
+        cola.load(config, sizes=SIZES)
+
+
+@pytest.mark.realdata
+def test_real_cola_has_the_published_sizes(data_root: Path) -> None:
+    benchmark = load_benchmark(DataConfig(name="cola", root=data_root))
+
+    sizes = [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)]
+    assert sizes == [7696, 855, 527]
+    assert len(benchmark.shifts["out_of_domain"]) == 516
+    everything = torch.cat([benchmark.train.labels, benchmark.val.labels])
+    # seven in ten sentences are acceptable, as its authors say
+    assert abs(everything.double().mean() - 0.704) < 0.001
+    assert int(benchmark.train.lengths.max()) < 60

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datafiles import TINY10, TINY100, write_python, write_svhn
+from PIL import Image
+from scipy.io import savemat
+
+from kepsvgp.data.sets import cifar, ood, svhn
+from kepsvgp.errors import UserError
+
+
+def test_svhn_is_read_in_the_order_of_its_axes(tmp_path: Path) -> None:
+    expected = write_svhn(tmp_path / svhn.FILE, 12)
+
+    pixels, labels = svhn.read(tmp_path / svhn.FILE)
+
+    assert (pixels == expected).all()
+    # the file writes the digit 0 as 10
+    assert labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
+
+
+def test_truncated_svhn_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / svhn.FILE
+    write_svhn(path, 12)
+    whole = path.read_bytes()
+    for length in (0, 1, 100, 128, 140, len(whole) // 2, len(whole) - 60):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"test_32x32.mat must be"):
+            svhn.read(path)
+
+
+def test_other_files_in_the_place_of_svhn_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / svhn.FILE
+    write_svhn(path, 5, dtype=np.float64)
+    with pytest.raises(UserError, match="must be uint8"):
+        svhn.read(path)
+    savemat(path, {"Z": np.zeros(3)})
+    with pytest.raises(UserError, match="no arrays X and y"):
+        svhn.read(path)
+    savemat(path, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]])})
+    with pytest.raises(UserError, match="one label of 1 … 10"):
+        svhn.read(path)
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(600))
+    with pytest.raises(UserError, match=r"test_32x32.mat must be"):
+        svhn.read(path)
+
+
+def test_lsun_folder_is_read_once_and_then_mapped(tmp_path: Path) -> None:
+    folder = tmp_path / "LSUN_resize" / "LSUN_resize"
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    pictures = random.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    Image.fromarray(pictures[0]).resize((40, 36)).save(folder / "other_size.jpg")
+    (folder / "._0.png").write_bytes(b"not an image, left by another system")
+
+    normalisation = TINY10.normalisation
+    first = ood.from_lsun(tmp_path, normalisation)
+    again = ood.from_lsun(tmp_path, normalisation)
+
+    assert len(first) == 4
+    assert (first.raw(1) == pictures[1]).all()
+    assert (again.pixels == first.pixels).all()
+    assert len(list((tmp_path / "generated").glob("lsun-*.npy"))) == 1
+    # a changed folder is another set
+    (folder / "other_size.jpg").unlink()
+    assert len(ood.from_lsun(tmp_path, normalisation)) == 3
+
+
+def test_damaged_picture_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "LSUN_resize").mkdir()
+    (tmp_path / "LSUN_resize" / "bad.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
+
+    with pytest.raises(UserError, match=r"bad.jpg must be an image"):
+        ood.from_lsun(tmp_path, TINY10.normalisation)
+
+
+def test_sets_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    nothing = ood.for_cifar(tmp_path, TINY10)
+    assert not nothing.makers
+    assert len(nothing.notes) == 3
+
+    write_python(tmp_path, TINY10)
+    write_svhn(tmp_path / svhn.FILE)
+    some = ood.for_cifar(tmp_path, TINY100)
+    assert list(some.makers) == ["svhn", "cifar10"]
+    assert some.notes == (
+        "out-of-distribution set svhn is not the official file",
+        "out-of-distribution set lsun is missing (LSUN_resize/)",
+    )
+    svhn_digits = some.makers["svhn"]()
+    assert (svhn_digits.labels == -1).all()
+    assert svhn_digits.normalisation == cifar.CIFAR100.normalisation

@@ -1,0 +1,147 @@
+import contextlib
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datafiles import Evil
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kepsvgp.data.sets.unpickle import load_plain
+from kepsvgp.errors import UserError
+
+
+def write(path: Path, content, protocol: int = 2) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_plain_content_comes_back_in_every_protocol(tmp_path: Path, protocol: int) -> None:
+    array = np.arange(30, dtype=np.uint8).reshape(5, 6)
+    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    content = {"data": array, "f": fortran, "labels": [1, 2], "b": b"\xff\0", "s": "text"}
+    if protocol == 5:
+        # the newest protocol has another way to write arrays, which CIFAR never used
+        content = {"labels": [1, 2], "b": b"\xff\0", "s": "text"}
+
+    loaded = load_plain(write(tmp_path / "file", content, protocol))
+
+    assert loaded.keys() == content.keys()
+    assert loaded["labels"] == [1, 2]
+    assert loaded["b"] == b"\xff\0"
+    assert loaded["s"] == "text"
+    if protocol != 5:
+        assert (loaded["data"] == array).all()
+        assert loaded["data"].dtype == np.uint8
+        assert (loaded["f"] == fortran).all()
+
+
+def test_python_2_pickle_comes_back_with_text_keys(tmp_path: Path) -> None:
+    # as Python 2 writes {'labels': [3, 8]}: strings are SHORT_BINSTRING
+    (tmp_path / "file").write_bytes(b"\x80\x02}q\x01U\x06labelsq\x02]q\x03(K\x03K\x08es.")
+
+    assert load_plain(tmp_path / "file") == {"labels": [3, 8]}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickle_that_calls_a_program_is_refused_and_runs_nothing(
+    tmp_path: Path, protocol: int
+) -> None:
+    trace = tmp_path / "it-ran"
+    path = write(tmp_path / "file", {"data": Evil(trace)}, protocol)
+
+    with pytest.raises(UserError, match=r"file must hold nothing but .*system"):
+        load_plain(path)
+    assert not trace.exists()
+    # the trap is real: the usual reader falls into it
+    pickle.loads(path.read_bytes())
+    assert trace.exists()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"cposix\nsystem\n(S'true'\ntR.",
+        b"cnumpy\nload\n.",
+        b"cnumpy\nfromfile\n.",
+        b"cos\npath.join\n.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.dump\x93.",
+        b"Pid\n.",
+        b"i__builtin__\neval\n.",
+        b"c_codecs\nencode\n(S'aa'\nS'hex'\ntR.",
+        b"cnumpy\ndtype\n(S'O'\ntR.",
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(I0\ntS'b'\ntR.",
+    ],
+)
+def test_pickle_that_names_anything_else_is_refused(tmp_path: Path, source: bytes) -> None:
+    (tmp_path / "file").write_bytes(source)
+
+    with pytest.raises(UserError, match="file must"):
+        load_plain(tmp_path / "file")
+
+
+def test_pickle_cannot_change_what_it_is_given(tmp_path: Path) -> None:
+    # BUILD with a second dictionary sets attributes of the object below it
+    poison = b"cnumpy.core.multiarray\n_reconstruct\n(N}S'__defaults__'\n(I1\ntstb."
+    (tmp_path / "poison").write_bytes(poison)
+    with contextlib.suppress(UserError):
+        load_plain(tmp_path / "poison")
+    array = np.arange(3)
+
+    assert (load_plain(write(tmp_path / "file", {"a": array}))["a"] == array).all()
+
+
+def test_every_truncation_is_refused_by_name(tmp_path: Path) -> None:
+    whole = pickle.dumps({"data": np.arange(40, dtype=np.uint8), "labels": [1, 2]}, protocol=2)
+    for length in range(len(whole)):
+        (tmp_path / "cut").write_bytes(whole[:length])
+        with pytest.raises(UserError, match="cut must"):
+            load_plain(tmp_path / "cut")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_pickle_is_read_or_refused_and_never_crashes(tmp_path: Path, data) -> None:
+    whole = bytearray(pickle.dumps({"d": np.arange(9, dtype=np.uint8), "l": [1]}, protocol=2))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "file").write_bytes(bytes(whole))
+
+    with contextlib.suppress(UserError):
+        load_plain(tmp_path / "file")
+
+
+def test_name_with_a_strange_escape_is_refused_without_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"cnum\\upy\nndarray\n.")
+
+    with pytest.raises(UserError, match="it asks for"):
+        load_plain(tmp_path / "file")
+
+
+def test_array_whose_bytes_do_not_fill_its_shape_is_refused(tmp_path: Path) -> None:
+    whole = pickle.dumps(np.arange(200, dtype=np.uint8), protocol=2)
+    # the shape is written as a one-byte integer before the type
+    swapped = whole.replace(b"K\xc8\x85", b"K\xc9\x85")
+    assert swapped != whole
+    (tmp_path / "file").write_bytes(swapped)
+
+    with pytest.raises(UserError, match="file must be a whole pickle"):
+        load_plain(tmp_path / "file")
+
+
+def test_huge_announced_length_is_refused_without_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\x80\x04\x8e" + struct.pack("<Q", 1 << 62) + b"x.")
+
+    with pytest.raises(UserError, match="file must be a whole pickle"):
+        load_plain(tmp_path / "file")
+
+
+def test_huge_memo_index_is_refused_without_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\x80\x02]r\xff\xff\xff\x7f.")
+
+    with pytest.raises(UserError, match="memo entry 2147483647"):
+        load_plain(tmp_path / "file")

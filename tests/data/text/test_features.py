@@ -1,0 +1,140 @@
+from pathlib import Path
+
+import pytest
+import torch
+from datafiles import write_encoder
+from torch.testing import assert_close
+
+from kepsvgp.config.sections import DataConfig
+from kepsvgp.data.text import features, tokens
+from kepsvgp.data.text.prepare import prepare, reader
+from kepsvgp.errors import UserError
+
+pytest.importorskip("transformers")
+TEXTS = ["the cat sat", "a dog ran on the mat and on", "cat", "the mat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    torch.manual_seed(0)
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "tiny")
+
+
+def test_features_are_the_hidden_layers_of_each_sentence_alone(folder, tmp_path) -> None:
+    encoder = features.find_encoder(str(folder))
+    ragged = tokens.tokenize(encoder.tokenizer, TEXTS, 20)
+
+    kept = features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
+
+    assert kept.shape == (len(ragged.flat), 3, 16)
+    assert kept.dtype == torch.float16
+    model = features.load_model(encoder)
+    for number in range(len(TEXTS)):
+        first, last = ragged.offsets[number : number + 2].tolist()
+        ids = ragged.flat[first:last].long()[None]
+        with torch.no_grad():
+            layers = model(input_ids=ids, output_hidden_states=True).hidden_states
+        expected = torch.cat(layers).swapaxes(0, 1)
+        # half precision has eleven bits
+        assert_close(kept[first:last].float(), expected, atol=2e-3, rtol=2e-3)
+    assert_close(features.features_of(encoder, ragged), kept)
+
+
+def test_features_are_computed_once_and_never_half_written(folder, tmp_path, monkeypatch) -> None:
+    encoder = features.find_encoder(str(folder))
+    ragged = tokens.tokenize(encoder.tokenizer, TEXTS, 20)
+    path = tmp_path / "kept.npy"
+    monkeypatch.setattr(features, "BATCH_TOKENS", 8)
+    whole = features._encode
+
+    def dies(*arguments):
+        iteration = whole(*arguments)
+        yield next(iteration)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(features, "_encode", dies)
+    with pytest.raises(KeyboardInterrupt):
+        features.contextual_features(encoder, ragged, path)
+    assert not list(tmp_path.iterdir())
+
+    monkeypatch.setattr(features, "_encode", whole)
+    first = features.contextual_features(encoder, ragged, path)
+    # the second time needs no model
+    monkeypatch.setattr(features, "load_model", None)
+    assert torch.equal(features.contextual_features(encoder, ragged, path), first)
+
+
+def test_features_of_another_length_are_refused(folder, tmp_path) -> None:
+    encoder = features.find_encoder(str(folder))
+    path = tmp_path / "kept.npy"
+    features.contextual_features(encoder, tokens.tokenize(encoder.tokenizer, TEXTS, 20), path)
+
+    fewer = tokens.tokenize(encoder.tokenizer, ["cat"], 20)
+    with pytest.raises(UserError, match=r"kept\.npy must be a float16 array for 3 tokens"):
+        features.contextual_features(encoder, fewer, path)
+
+
+def test_encoder_key_changes_with_the_weights(folder, tmp_path) -> None:
+    torch.manual_seed(1)
+    other = write_encoder(tmp_path / "other")
+
+    keys = [features.find_encoder(str(name)).key for name in (folder, folder, other)]
+
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_too_long_sequences_are_refused_with_the_limit(folder, tmp_path) -> None:
+    encoder = features.find_encoder(str(folder))
+    ragged = tokens.tokenize(encoder.tokenizer, ["cat " * 100], 64)
+
+    with pytest.raises(UserError, match="max_length must not exceed the 32 positions"):
+        features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
+
+
+def test_positions_that_begin_behind_the_padding_are_not_counted(tmp_path) -> None:
+    from transformers import RobertaConfig, RobertaModel
+
+    folder = write_encoder(tmp_path / "roberta")
+    config = RobertaConfig(
+        vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=18, pad_token_id=1,
+    )  # fmt: skip
+    RobertaModel(config).save_pretrained(folder)
+    encoder = features.find_encoder(str(folder))
+
+    whole = tokens.tokenize(encoder.tokenizer, ["cat " * 100], 16)
+    assert len(features.features_of(encoder, whole)) == 16
+    for length in (17, 18):
+        longer = tokens.tokenize(encoder.tokenizer, ["cat " * 100], length)
+        with pytest.raises(UserError, match=f"not exceed the 16 positions .* of {length}"):
+            features.features_of(encoder, longer)
+
+
+def test_features_without_room_on_disk_are_refused(folder, tmp_path, monkeypatch) -> None:
+    encoder = features.find_encoder(str(folder))
+    ragged = tokens.tokenize(encoder.tokenizer, TEXTS, 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+
+    with pytest.raises(UserError, match="GB are free"):
+        features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
+
+
+def test_unknown_encoder_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"must have a config\.json"):
+        features.find_encoder(str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="encoder must be 'minilm', a folder"):
+        features.find_encoder("nobody/no such model")
+
+
+def test_new_texts_get_the_same_inputs_as_kept_ones(folder, tmp_path) -> None:
+    config = DataConfig(name="csv", path=Path("x"), root=tmp_path, encoder=str(folder))
+    labels, rows = torch.zeros(len(TEXTS), dtype=torch.long), torch.arange(len(TEXTS))
+
+    kept = prepare(config, TEXTS, labels, rows, fingerprint=TEXTS).examples
+    new = reader(config)(TEXTS)
+
+    for name, value in kept.inputs(rows).items():
+        assert torch.equal(new.inputs(rows)[name], value)
+    assert (new.labels == -1).all()

