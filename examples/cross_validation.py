@@ -38,23 +38,12 @@ from kepsvgp.methods.registry import (
     train_method,
 )
 from kepsvgp.metrics import all_metrics, paired_bootstrap
+from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.ops.denormals import flushed_denormals
 from kepsvgp.runs.evaluation import default_device, evaluate
 from kepsvgp.runs.folder import CHECKPOINTS, Checkpoint, RunFolder, library_versions
 
-# name, factor of the paper's tables
-COLUMNS = {
-    "accuracy": 100,
-    "mcc": 100,
-    "aurc": 1000,
-    "auroc": 100,
-    "fpr95": 100,
-    "ece": 100,
-    "nll": 10,
-    "brier": 100,
-}
-
-
+COLUMNS = {metric.name: metric.factor for metric in OF_A_SET}
 # sections of the configuration, and settings, that an arm cannot have of its own
 SHARED = ("data", "method", "seed")
 

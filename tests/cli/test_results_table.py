@@ -12,8 +12,8 @@ from kepsvgp.methods.compare import Comparison
 from kepsvgp.runs.folder import RunFolder
 
 METRICS = {
-    "accuracy": 0.7512, "mcc": -0.1234, "nll": 12.3456, "ece": 0.0987,
-    "brier": 0.3456, "aurc": 0.0654, "auroc": 0.8765, "fpr95": 0.4321,
+    "accuracy": 0.7512, "mcc": -0.1234, "aurc": 0.0654, "auroc": 0.8765,
+    "fpr95": 0.4321, "ece": 0.0987, "nll": 12.3456, "brier": 0.3456,
 }  # fmt: skip
 NAMES = [f"{name}/{severity}" for name in STRENGTHS for severity in (1, 5)]
 

@@ -177,8 +177,8 @@ def test_figures_have_their_data(swept) -> None:
         name: figure_data(swept.piece(name).exhibit, swept.study(), swept.out).data
         for name in ("figure2", "figure3", "figure4", "figure5")
     }
-    assert list(data["figure2"]) == ["ACC", "AURC", "ECE", "NLL"]
-    bars = data["figure2"]["ACC"]
+    assert list(data["figure2"]) == ["Accuracy", "AURC", "ECE", "NLL"]
+    bars = data["figure2"]["Accuracy"]
     assert list(bars) == ["MSP", "KEP-SVGP"]
     assert len(bars["MSP"]) == 15
     assert all(len(values) == 2 for values in bars["MSP"].values())

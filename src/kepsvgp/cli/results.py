@@ -9,19 +9,8 @@ from rich.table import Column, Table
 
 from kepsvgp.errors import printable
 from kepsvgp.methods.compare import Comparison, rows
+from kepsvgp.metrics.registry import OF_A_SET, OF_OTHER_DATA
 from kepsvgp.runs.folder import RunFolder
-
-_COLUMNS = {
-    "accuracy": "accuracy",
-    "mcc": "MCC",
-    "nll": "NLL",
-    "ece": "ECE",
-    "brier": "Brier",
-    "aurc": "AURC",
-    "auroc": "AUROC",
-    "fpr95": "FPR95",
-}
-_OOD_COLUMNS = {"ood_auroc": "AUROC", "ood_aupr": "AUPR", "ood_fpr95": "FPR95"}
 
 
 def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[str]) -> None:
@@ -33,12 +22,9 @@ def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[
         kind = split.partition("/")[0]
         groups.setdefault(kind if kind in ("shift", "ood") else "split", []).append(split)
     for kind, names in groups.items():
-        columns = _OOD_COLUMNS if kind == "ood" else _COLUMNS
+        columns = _columns(names[0])
         lines = [
-            [
-                name.removeprefix(f"{kind}/"),
-                *(f"{measured[name][metric]:.4f}" for metric in columns),
-            ]
+            [name.removeprefix(f"{kind}/"), *(f"{measured[name][key]:.4f}" for key in columns)]
             for name in names
         ]
         _show(console, f"{method}, checkpoint {checkpoint}", [kind, *columns.values()], lines)
@@ -50,11 +36,17 @@ def show_comparison(comparison: Comparison, folder: Path) -> None:
     console = _console()
     splits = next(iter(comparison.results.values()))
     for split in splits:
-        columns = _OOD_COLUMNS if split.startswith("ood/") else _COLUMNS
+        columns = _columns(split)
         runs = f"{len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "1 seed"
         lines = list(rows(comparison, split, list(columns)))
         _show(console, f"{split}, {runs}", ["method", *columns.values()], lines)
     say(console, f"runs and compare.json: {folder}")
+
+
+def _columns(split: str) -> dict[str, str]:
+    """Names and titles of the metrics that a split has."""
+    found = OF_OTHER_DATA if split.startswith("ood/") else OF_A_SET
+    return {metric.name: metric.title for metric in found}
 
 
 def _console() -> Console:

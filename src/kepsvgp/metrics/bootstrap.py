@@ -20,15 +20,9 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import calibration, curves, ood, ranking
 from kepsvgp.metrics.inputs import Array, Outcome, as_tensor, outcome, warn_undefined
+from kepsvgp.metrics.registry import METRICS
 
-METRICS = (
-    "accuracy",
-    "mcc",
-    *ranking.FailureMetrics._fields,
-    "ece",
-    "nll",
-    "brier",
-)
+NAMES = tuple(metric.name for metric in METRICS.values() if metric.needs == "probs")
 # counts of this many examples in one go: some megabytes a tensor
 _CHUNK = 2**20
 
@@ -48,7 +42,7 @@ def paired_bootstrap(
     probs_b: Float[Array, "*other_run example class"],
     labels: Integer[Array, " example"],
     *,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = NAMES,
     parts: Sequence[int] | None = None,
     num_resamples: int = 2000,
     level: float = 0.95,
@@ -65,9 +59,9 @@ def paired_bootstrap(
     References:
         Efron and Tibshirani, 1993, An introduction to the bootstrap, section 13.3.
     """
-    unknown = [name for name in metrics if name not in METRICS]
+    unknown = [name for name in metrics if name not in NAMES]
     if unknown:
-        raise UserError(f"metrics must be among {', '.join(METRICS)}; got {', '.join(unknown)}.")
+        raise UserError(f"metrics must be among {', '.join(NAMES)}; got {', '.join(unknown)}.")
     if parts is None:
         sides = [_statistic(probs, labels, metrics) for probs in (probs_a, probs_b)]
         return _intervals(sides, (len(labels),), num_resamples, level, seed)

@@ -5,10 +5,6 @@ from jaxtyping import Float, Integer
 from kepsvgp.metrics import calibration, curves, ranking
 from kepsvgp.metrics.inputs import Array, outcome, warn_undefined
 
-HIGHER_IS_BETTER = frozenset(
-    ("accuracy", "mcc", "auroc", "aupr_success", "aupr_error", "ood_auroc", "ood_aupr")
-)
-
 
 def all_metrics(
     probs: Float[Array, "example class"],

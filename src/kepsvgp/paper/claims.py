@@ -21,8 +21,9 @@ from kepsvgp.metrics import (
     paired_bootstrap,
     paired_bootstrap_ood,
 )
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Missing, Reader, read_times, seconds
-from kepsvgp.paper.declarations import METRICS, Column, Pair, Row, Table, score_of
+from kepsvgp.paper.declarations import Column, Pair, Row, Table, score_of
 from kepsvgp.paper.plan import Study
 from kepsvgp.paper.published import Number, Published, published
 
@@ -57,7 +58,7 @@ class Claim(NamedTuple):
         """Whether the claim holds here, and whether the interval leaves any doubt."""
         if self.ours is None:
             return "unknown"
-        sign = 1 if METRICS[self.column.metric].is_higher_better else -1
+        sign = METRICS[self.column.metric].sign
         gain = sign * self.ours.difference
         ends = sorted((sign * self.ours.low, sign * self.ours.high))
         if gain > 0:

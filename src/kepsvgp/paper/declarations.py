@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from kepsvgp.config.sections import Method
+from kepsvgp.metrics.registry import METRICS
 
 # data sets of the paper, and the one that needs no file; every table can be made for any of
 # them that has what the table is about
@@ -68,38 +69,12 @@ class Row:
         return self.asked if self.trained == "msp" else f"{self.trained}+{self.asked}"
 
 
-class Metric(NamedTuple):
-    """A number of the paper: what it is called, its unit there, and which way is better."""
-
-    title: str
-    scale: float
-    is_higher_better: bool
-
-
-METRICS = {
-    "accuracy": Metric("ACC", 100, True),
-    "mcc": Metric("MCC", 100, True),
-    "aurc": Metric("AURC", 1000, False),
-    "auroc": Metric("AUROC", 100, True),
-    "fpr95": Metric("FPR95", 100, False),
-    "ece": Metric("ECE", 100, False),
-    "nll": Metric("NLL", 10, False),
-    "brier": Metric("Brier", 100, False),
-    "ood_auroc": Metric("AUROC", 100, True),
-    "ood_aupr": Metric("AUPR", 100, True),
-    "seconds_per_epoch": Metric("s/epoch", 1, False),
-    "forward_seconds": Metric("forward (s)", 1, False),
-}
-
-TIMED = ("seconds_per_epoch", "forward_seconds")
-
-
 @dataclass(frozen=True)
 class Column:
     """A number that every row has.
 
     Attributes:
-        metric: Its metric, a key of `METRICS`.
+        metric: Its metric, a name of the registry.
         source: Where it comes from: the test set, the validation set, the mean over all shifted
             sets, one set of other data, or a stopwatch.
         foreign: The set of other data, for the source `ood`.
@@ -117,9 +92,9 @@ class Column:
     @property
     def title(self) -> str:
         """Its heading, with an arrow towards the better side."""
-        about = METRICS[self.metric]
+        metric = METRICS[self.metric]
         where = f" {TITLES[self.foreign]}" if self.foreign else ""
-        return f"{about.title}{where} {'↑' if about.is_higher_better else '↓'}"
+        return f"{metric.title}{where} {metric.arrow}"
 
 
 class Pair(NamedTuple):
@@ -179,7 +154,7 @@ class Table:
     @property
     def is_timed(self) -> bool:
         """Whether some column is measured with a stopwatch."""
-        return any(metric in TIMED for metric in self.metrics)
+        return any(_is_timed(metric) for metric in self.metrics)
 
 
 @dataclass(frozen=True)
@@ -213,4 +188,8 @@ def score_of(dataset: str) -> str:
 def _column(metric: str, source: Source, dataset: str) -> Column:
     if metric == "score":
         return Column(score_of(dataset), source)
-    return Column(metric, "time" if metric in TIMED else source)
+    return Column(metric, "time" if _is_timed(metric) else source)
+
+
+def _is_timed(metric: str) -> bool:
+    return metric in METRICS and METRICS[metric].needs == "stopwatch"

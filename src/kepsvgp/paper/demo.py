@@ -20,6 +20,7 @@ from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import printable
 from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods import ensemble, mc_dropout, msp, temperature
+from kepsvgp.metrics.registry import METRICS, Metric
 from kepsvgp.runs.evaluation import SplitMetrics, evaluate, split_names
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.loop import train
@@ -91,21 +92,18 @@ class Column(NamedTuple):
     """One column of the table: a metric, averaged over the splits that its group has."""
 
     group: str
-    title: str
     prefix: str
-    metric: str
-    sign: int
-    """1 where larger is better, −1 where smaller is."""
+    metric: Metric
 
 
 _COLUMNS = (
-    Column("test", "accuracy", "test", "accuracy", 1),
-    Column("", "NLL", "test", "nll", -1),
-    Column("", "ECE", "test", "ece", -1),
-    Column("corrupted", "accuracy", "shift/", "accuracy", 1),
-    Column("", "NLL", "shift/", "nll", -1),
-    Column("", "ECE", "shift/", "ece", -1),
-    Column("photos", "AUROC", "ood/", "ood_auroc", 1),
+    Column("test", "test", METRICS["accuracy"]),
+    Column("", "test", METRICS["nll"]),
+    Column("", "test", METRICS["ece"]),
+    Column("corrupted", "shift/", METRICS["accuracy"]),
+    Column("", "shift/", METRICS["nll"]),
+    Column("", "shift/", METRICS["ece"]),
+    Column("photos", "ood/", METRICS["ood_auroc"]),
 )
 
 
@@ -113,10 +111,10 @@ def _table(rows: Sequence[Row]) -> Table:
     """Means over corruptions and over sets of other data, the best of a column in bold."""
     table = Table("method", title="digits", title_justify="left", padding=(0, 0))
     for column in _COLUMNS:
-        arrow = "↑" if column.sign > 0 else "↓"
-        table.add_column(f"{column.group}\n{column.title}{arrow}", justify="right", no_wrap=True)
+        heading = f"{column.group}\n{column.metric.title}{column.metric.arrow}"
+        table.add_column(heading, justify="right", no_wrap=True)
     values = np.array([[_mean(row.metrics, column) for column in _COLUMNS] for row in rows])
-    best = (values * [column.sign for column in _COLUMNS]).argmax(axis=0)
+    best = (values * [column.metric.sign for column in _COLUMNS]).argmax(axis=0)
     for number, row in enumerate(rows):
         cells = [f"{value:.3f}" for value in values[number]]
         bold = [f"[bold]{c}[/]" if best[i] == number else c for i, c in enumerate(cells)]
@@ -125,5 +123,5 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _mean(metrics: SplitMetrics, column: Column) -> float:
-    found = [v[column.metric] for name, v in metrics.items() if name.startswith(column.prefix)]
+    found = [v[column.metric.name] for name, v in metrics.items() if name.startswith(column.prefix)]
     return float(np.mean(found))

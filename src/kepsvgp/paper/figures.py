@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Missing, Reader
-from kepsvgp.paper.declarations import METRICS, TITLES, Figure
+from kepsvgp.paper.declarations import TITLES, Figure
 from kepsvgp.paper.filled import notes_of
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.plan import Study
@@ -78,7 +79,7 @@ def _shifts(reader: Reader, notes: list[str]) -> dict[str, Any]:
         for metric in BARS:
             values = panels[_title(metric)].setdefault(title, {})
             for name in names:
-                value = measured[name][metric] * METRICS[metric].scale
+                value = measured[name][metric] * METRICS[metric].factor
                 values.setdefault(_kind(name), []).append(value)
     return panels
 
@@ -88,7 +89,7 @@ def _mean_aurc(reader: Reader, notes: list[str]) -> dict[str, Any]:
     for title, names, measured in _answers(reader, notes, "shift"):
         for kind in dict.fromkeys(_kind(name) for name in names):
             each = [measured[name]["aurc"] for name in names if _kind(name) == kind]
-            mean = METRICS["aurc"].scale * sum(each) / len(each)
+            mean = METRICS["aurc"].factor * sum(each) / len(each)
             values.setdefault(title, {}).setdefault(kind, []).append(mean)
     return values
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.files import read_json
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Cell, Reader, fill, timing_file, timing_for
 from kepsvgp.paper.claims import RESAMPLES, Claim, check_claims
-from kepsvgp.paper.declarations import METRICS, TITLES, Column, Figure, Row, Table
+from kepsvgp.paper.declarations import TITLES, Column, Figure, Row, Table
 from kepsvgp.paper.plan import Study, config_name, row_task, settings_of
 
 

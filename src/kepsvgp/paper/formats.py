@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kepsvgp.files import csv_cell
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Cell
 from kepsvgp.paper.claims import Claim
-from kepsvgp.paper.declarations import METRICS, TITLES, Column
+from kepsvgp.paper.declarations import TITLES, Column
 from kepsvgp.paper.filled import Filled, best_rows
 from kepsvgp.paper.published import Number
 
@@ -21,11 +22,9 @@ def ours_text(cell: Cell, column: Column) -> str:
     """Mean ± standard deviation in the paper's units."""
     if cell.mean is None:
         return NOTHING
-    scale = METRICS[column.metric].scale
-    text = _number(cell.mean * scale, column)
-    if cell.sd is not None:
-        text += f" ± {_number(cell.sd * scale, column)}"
-    return text
+    written = METRICS[column.metric].paper_text
+    text = written(cell.mean)
+    return text if cell.sd is None else f"{text} ± {written(cell.sd)}"
 
 
 def paper_text(number: Number | None) -> str:
@@ -34,11 +33,6 @@ def paper_text(number: Number | None) -> str:
         return NOTHING
     text = f"{number.mean:.{number.decimals}f}"
     return text if number.sd is None else f"{text} ± {number.sd:.{number.decimals}f}"
-
-
-def _number(value: float, column: Column) -> str:
-    # times range over orders of magnitude
-    return f"{value:.3g}" if column.source == "time" else f"{value:.2f}"
 
 
 def markdown(filled: Filled) -> str:
@@ -134,8 +128,7 @@ def _full_title(filled: Filled, key: str) -> str:
 def _difference(claim: Claim) -> str:
     if claim.ours is None:
         return claim.reason or NOTHING
-    scale = METRICS[claim.column.metric].scale
-    point, low, high = (_number(value * scale, claim.column) for value in claim.ours)
+    point, low, high = map(METRICS[claim.column.metric].paper_text, claim.ours)
     return f"{point} [{low}, {high}]"
 
 
@@ -157,7 +150,7 @@ def as_csv(filled: Filled) -> str:
     for row in filled.rows:
         for column in filled.columns:
             cell = filled.cells[row.key, column.key]
-            scale = METRICS[column.metric].scale
+            scale = METRICS[column.metric].factor
             printed = cell.published
             writer.writerow(
                 [
@@ -240,7 +233,7 @@ def as_json(filled: Filled) -> str:
         "study": filled.study.described(),
         "notes": filled.notes,
         "columns": [
-            {"key": c.key, "title": c.title, "scale": METRICS[c.metric].scale}
+            {"key": c.key, "title": c.title, "scale": METRICS[c.metric].factor}
             for c in filled.columns
         ],
         "rows": [
