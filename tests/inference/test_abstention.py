@@ -28,7 +28,7 @@ def test_abstainer_keeps_its_promise_on_new_data(generator: torch.Generator) -> 
     for _ in range(repeats):
         rule = Abstainer.fit(*calibrated(300, generator), max_risk=0.15, confidence=0.8)
         answered = ~rule.abstain(test)
-        risk = (test.label != test_labels)[answered].double().mean().item()
+        risk = (test.predicted != test_labels)[answered].double().mean().item()
         broken += risk > 0.15
     assert broken <= 0.2 * repeats + 3 * math.sqrt(repeats * 0.2 * 0.8)
 
@@ -94,7 +94,7 @@ def test_abstainer_refuses_missing_labels_and_other_files(generator, tmp_path) -
 def test_abstainer_refuses_predictions_of_other_numbers_of_samples(generator, tmp_path) -> None:
     logits = torch.randn(5, 40, 3, generator=generator)
     ten, one = Prediction.from_logits(logits), Prediction.from_logits(logits[:1])
-    rule = Abstainer.fit(ten, ten.label, max_risk=0.3)
+    rule = Abstainer.fit(ten, ten.predicted, max_risk=0.3)
     rule.save(tmp_path)
     rule = Abstainer.load(tmp_path)
 

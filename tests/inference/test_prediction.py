@@ -61,7 +61,7 @@ def test_probabilities_are_the_mean_of_the_samples(model: Plain) -> None:
     sampled = prediction.logits.softmax(-1)
     assert sampled.shape == (4, 11, CLASS)
     assert_close(prediction.probs, sampled.mean(0))
-    assert_close(prediction.label, sampled.mean(0).argmax(-1))
+    assert_close(prediction.predicted, sampled.mean(0).argmax(-1))
     assert_close(prediction.confidence, sampled.mean(0).max(-1).values)
 
 
@@ -194,7 +194,7 @@ def test_prediction_survives_the_disk(model: Plain, tmp_path: Path) -> None:
     prediction = predict_batches(model, batches, keep_logits=True)
     prediction.save(tmp_path / "p.safetensors")
     again = Prediction.load(tmp_path / "p.safetensors")
-    for name in ("probs", "aleatoric", "logits", "labels", "index"):
+    for name in ("probs", "aleatoric", "logits", "targets", "index"):
         assert torch.equal(getattr(again, name), getattr(prediction, name))
     assert [path.name for path in tmp_path.iterdir()] == ["p.safetensors"]
 

@@ -37,7 +37,7 @@ def agreeing(model: Any, shape: Any, seed: int) -> list[Any]:
     """Batches labelled mostly as the model would: what is fitted to them stays from extremes."""
     found = []
     for inputs, labels, index in make_batches(shape, 5, seed=seed):
-        own = predict(model, inputs, generator=torch.Generator().manual_seed(0)).label
+        own = predict(model, inputs, generator=torch.Generator().manual_seed(0)).predicted
         found.append((inputs, torch.where(index % 3 == 0, labels, own), index))
     return found
 

@@ -179,7 +179,7 @@ def test_posterior_of_svdkl_is_trained(tmp_path: Path) -> None:
             q.chol_variational_covar.copy_(scale * learnt)
         examples = batches(benchmark.train, size)
         found = predict_batches(model, examples, num_samples=100, keep_logits=True)
-        log_likelihood = found.logits.log_softmax(-1)[:, torch.arange(size), found.labels].mean()
+        log_likelihood = found.logits.log_softmax(-1)[:, torch.arange(size), found.targets].mean()
         kl = model.head.gp.train().variational_strategy.kl_divergence().sum()
         model.eval()
         return (kl / size - log_likelihood).item()

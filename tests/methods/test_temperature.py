@@ -46,7 +46,7 @@ def test_label_never_changes(case: tuple[Tensor, Tensor], t: float) -> None:
 
     scaled = temperature.scale(prediction, t)
 
-    assert torch.equal(scaled.label, prediction.label)
+    assert torch.equal(scaled.predicted, prediction.predicted)
     assert (scaled.epistemic >= 0).all()
     assert (scaled.aleatoric <= scaled.entropy + 1e-6).all()
 
@@ -88,11 +88,11 @@ def test_fit_uses_the_averaged_prediction_of_a_stochastic_model() -> None:
     method = temperature.fit(base, make_batches(TEXTS, 5), seed=2)
 
     averaged = predict_batches(base, make_batches(TEXTS, 5), seed=2)
-    assert averaged.labels is not None
-    expected = temperature.best_temperature(averaged.probs, averaged.labels)
+    assert averaged.targets is not None
+    expected = temperature.best_temperature(averaged.probs, averaged.targets)
     assert method.temperature == expected
     scaled = temperature.scale(averaged, expected)
-    assert nll(scaled.probs, averaged.labels) < nll(averaged.probs, averaged.labels)
+    assert nll(scaled.probs, averaged.targets) < nll(averaged.probs, averaged.targets)
 
 
 def test_empty_validation_set_is_refused() -> None:

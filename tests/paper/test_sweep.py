@@ -110,7 +110,7 @@ def test_cells_are_the_metrics_of_the_runs(swept) -> None:
     row = next(row for row in piece.exhibit.rows if row.key == "temperature")
     for seed in range(2):
         prediction = reader.prediction(row, seed, "test")
-        expected = all_metrics(prediction.probs, prediction.labels)
+        expected = all_metrics(prediction.probs, prediction.targets)
         for column in ("accuracy", "aurc", "ece", "nll"):
             assert cells["temperature", column].values[seed] == pytest.approx(expected[column])
 
@@ -136,7 +136,7 @@ def test_shift_cells_are_means_over_all_corruptions(swept) -> None:
     values = []
     for file in files:
         prediction = Prediction.load(file)
-        values.append((prediction.label == prediction.labels).double().mean().item())
+        values.append((prediction.predicted == prediction.targets).double().mean().item())
     assert cells["kep", "accuracy"].values[1] == pytest.approx(sum(values) / 75)
 
 

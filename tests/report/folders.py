@@ -39,7 +39,7 @@ def draw(
     wavering = spread * torch.randn(samples, len(labels), num_classes, generator=generator)
     prediction = Prediction.from_logits(logits * 1.0 + wavering)
     index = torch.arange(len(labels))
-    return Prediction(prediction.probs, prediction.aleatoric, labels=labels, index=index)
+    return Prediction(prediction.probs, prediction.aleatoric, targets=labels, index=index)
 
 
 def measured(splits: Mapping[str, Prediction]) -> dict[str, dict[str, float]]:
@@ -55,8 +55,8 @@ def measured(splits: Mapping[str, Prediction]) -> dict[str, dict[str, float]]:
                     positive="in",
                 )
             else:
-                assert prediction.labels is not None
-                metrics[name] = all_metrics(prediction.probs, prediction.labels)
+                assert prediction.targets is not None
+                metrics[name] = all_metrics(prediction.probs, prediction.targets)
             metrics[name]["seconds_per_1000"] = 0.25
     return metrics
 

@@ -149,7 +149,7 @@ def test_metric_table_marks_the_best_of_each_direction(digits_runs) -> None:
 def test_metric_table_leaves_what_is_missing_or_not_finite_unmarked(tmp_path) -> None:
     labels = torch.arange(30) % 10
     perfect = torch.nn.functional.one_hot(labels, 10) * 0.9 + 0.01
-    sure = Prediction(perfect, torch.zeros(30), labels=labels, index=torch.arange(30))
+    sure = Prediction(perfect, torch.zeros(30), targets=labels, index=torch.arange(30))
     runs = [
         write_run(tmp_path / "perfect", {"kep": {"test": sure}}),
         write_run(tmp_path / "other", {"msp": {"test": draw(labels)}}, config=config("msp")),
@@ -170,7 +170,7 @@ def calibrated(num: int, seed: int, scale: float = 1.0) -> Prediction:
     probs = probs / probs.sum(1, keepdim=True)
     labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
     sharp = probs**scale / (probs**scale).sum(1, keepdim=True)
-    return Prediction(sharp, torch.zeros(num), labels=labels, index=torch.arange(num))
+    return Prediction(sharp, torch.zeros(num), targets=labels, index=torch.arange(num))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_few_examples_can_tell_that_a_model_is_off(tmp_path) -> None:
     wrong = Prediction(
         torch.tensor([[0.97, 0.01, 0.01, 0.01]] * 6),
         torch.zeros(6),
-        labels=torch.ones(6, dtype=torch.long),
+        targets=torch.ones(6, dtype=torch.long),
         index=torch.arange(6),
     )
     run = write_run(tmp_path / "run", one(wrong), classes="abcd")
@@ -374,7 +374,7 @@ def test_context_leaves_out_a_run_that_diverged_and_says_so(tmp_path) -> None:
     labels = torch.arange(40) % 10
     run = write_run(tmp_path / "a", one(draw(labels)))
     broken = draw(labels)
-    Prediction(broken.probs * math.nan, broken.aleatoric, labels=labels, index=broken.index).save(
+    Prediction(broken.probs * math.nan, broken.aleatoric, targets=labels, index=broken.index).save(
         run / "predictions/score/kep/test.safetensors"
     )
 

@@ -61,9 +61,9 @@ def test_evaluation_writes_metrics_and_predictions(run, digits) -> None:
     assert run.metrics()["last"]["kep"].keys() >= {"val", "test"}
     assert run.metrics()["last"]["kep"]["test"] == measured["test"]
     kept = Prediction.load(run.predictions_file("last", "kep", "test"))
-    assert kept.labels is not None
+    assert kept.targets is not None
     assert kept.index is not None
-    assert torch.equal(kept.labels, digits.test.labels)
+    assert torch.equal(kept.targets, digits.test.labels)
     assert torch.equal(kept.index, torch.arange(len(digits.test)))
     assert measured["test"]["accuracy"] == accuracy(kept.probs, digits.test.labels)
     assert measured["test"]["seconds_per_1000"] > 0

@@ -105,7 +105,7 @@ def test_predict_gives_what_predict_in_code_gives(
     expected = predict(load_pretrained(text_model), inputs, num_samples=4, generator=generator)
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [entry["row"] for entry in found] == ["1", "2", "3", "4"]
-    assert [entry["label"] for entry in found] == [f"LABEL_{i}" for i in expected.label]
+    assert [entry["label"] for entry in found] == [f"LABEL_{i}" for i in expected.predicted]
     for name, values in {
         "probability": expected.confidence, "total": expected.entropy,
         "aleatoric": expected.aleatoric, "epistemic": expected.epistemic,
@@ -384,7 +384,7 @@ def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run
     run = RunFolder(image_run)
     config = run.config()
     known = run.predictions_file(config.train.select, config.method, "val")
-    marked = Prediction(torch.eye(3), torch.zeros(3), labels=torch.arange(3))
+    marked = Prediction(torch.eye(3), torch.zeros(3), targets=torch.arange(3))
     marked.save(known)
 
     same, other = open_folder(image_run), open_folder(image_run, num_samples=3)

@@ -60,7 +60,7 @@ class Abstainer:
             max_risk: Largest error rate among answered examples.
             confidence: Probability with which that holds.
         """
-        labels = prediction.labels if labels is None else labels
+        labels = prediction.targets if labels is None else labels
         if labels is None or len(labels) != len(prediction):
             raise UserError(
                 f"labels must be those of the {len(prediction)} predicted examples; got "
@@ -69,7 +69,7 @@ class Abstainer:
         for name, value in (("max_risk", max_risk), ("confidence", confidence)):
             if not 0 < value < 1:
                 raise UserError(f"{name} must lie in (0, 1); got {value}.")
-        correct = prediction.label == labels
+        correct = prediction.predicted == labels
         found = threshold_for_risk(prediction.confidence, correct, max_risk, delta=1 - confidence)
         return cls(
             threshold=found.threshold,

@@ -43,7 +43,7 @@ class Prediction:
     """Expected entropy of the sampled distributions."""
     logits: Float[Tensor, "sample example class"] | None = None
     """Sampled logits, where they were asked for."""
-    labels: Int[Tensor, " example"] | None = None
+    targets: Int[Tensor, " example"] | None = None
     """The true labels, where they are known."""
     index: Int[Tensor, " example"] | None = None
     """Positions of the examples in their split, where they are known."""
@@ -53,7 +53,7 @@ class Prediction:
     """What they were drawn with, where there was anything to draw and it is known."""
 
     @property
-    def label(self) -> Int[Tensor, " example"]:
+    def predicted(self) -> Int[Tensor, " example"]:
         """The most probable class."""
         return self.probs.argmax(dim=-1)
 

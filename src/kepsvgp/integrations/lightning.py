@@ -99,7 +99,7 @@ class KEPModule(LightningModule):
         inputs, labels = _split(batch)
         prediction = self._predict(inputs)
         log_probs = prediction.probs.clamp_min(torch.finfo(prediction.probs.dtype).tiny).log()
-        accuracy = (prediction.label == labels).float().mean()
+        accuracy = (prediction.predicted == labels).float().mean()
         values = {f"{stage}/nll": F.nll_loss(log_probs, labels), f"{stage}/accuracy": accuracy}
         # over all processes, each of which has a share of the examples
         self.log_dict(values, batch_size=len(labels), sync_dist=True)

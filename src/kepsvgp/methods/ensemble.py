@@ -59,6 +59,6 @@ def average(predictions: Sequence[Prediction]) -> Prediction:
         torch.stack([p.probs for p in predictions]).mean(dim=0),
         torch.stack([p.aleatoric for p in predictions]).mean(dim=0),
         None,
-        first.labels,
+        first.targets,
         first.index,
     )

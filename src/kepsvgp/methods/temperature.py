@@ -47,8 +47,8 @@ def fit(
 ) -> TemperatureScaling:
     """The temperature that is best for validation batches `(inputs, labels, index)`."""
     prediction = predict_batches(base, batches, seed=seed, device=device)
-    assert prediction.labels is not None
-    return TemperatureScaling(base, best_temperature(prediction.probs, prediction.labels))
+    assert prediction.targets is not None
+    return TemperatureScaling(base, best_temperature(prediction.probs, prediction.targets))
 
 
 def load(folder: Path, base: Predictor) -> TemperatureScaling:
@@ -60,7 +60,7 @@ def load(folder: Path, base: Predictor) -> TemperatureScaling:
 def scale(prediction: Prediction, temperature: float) -> Prediction:
     """p^(1/T), normalised; the aleatoric share of the uncertainty is kept as it was."""
     probs = (_log(prediction.probs) / temperature).softmax(dim=-1).to(prediction.probs.dtype)
-    probs = _keep_label(probs, prediction.label)
+    probs = _keep_label(probs, prediction.predicted)
     share = prediction.aleatoric / prediction.entropy.clamp_min(1e-12)
     aleatoric = entropy(probs) * share.clamp_max(1.0)
     return replace(prediction, probs=probs, aleatoric=aleatoric, logits=None)

@@ -138,7 +138,7 @@ class Reader:
                 raise Missing("an ensemble must have at least two seeds")
             # in the type of the others, so that a probability of zero costs the same
             probs = probs.double().mean(dim=0, keepdim=True).to(probs.dtype)
-        labels = each[0].labels
+        labels = each[0].targets
         assert labels is not None
         return Scores(probs, labels)
 

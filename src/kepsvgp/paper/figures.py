@@ -106,8 +106,8 @@ def _confidences(reader: Reader, notes: list[str]) -> dict[str, Any]:
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
             continue
-        assert familiar.labels is not None
-        correct = familiar.label == familiar.labels
+        assert familiar.targets is not None
+        correct = familiar.predicted == familiar.targets
         parts = {
             "ID correct": familiar.confidence[correct],
             "ID wrong": familiar.confidence[~correct],

@@ -150,7 +150,7 @@ def read_predictions(path: Path, *, run: str = "") -> SplitPredictions:
             "Write it again with `kepsvgp evaluate`."
         )
     probs = tensors["probs"].astype(np.float32, copy=False)
-    labels = tensors.get("labels", np.full(len(probs), -1)).astype(np.int64, copy=False)
+    labels = tensors.get("targets", np.full(len(probs), -1)).astype(np.int64, copy=False)
     index = tensors.get("index", np.arange(len(probs))).astype(np.int64, copy=False)
     order = np.argsort(index, kind="stable")
     aleatoric = tensors["aleatoric"].astype(np.float32, copy=False)

@@ -67,7 +67,7 @@ def evaluate(
             predictor, examples_of(benchmark, name), config.prediction, config.seed, name, console
         )
         prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
-        assert prediction.labels is not None
+        assert prediction.targets is not None
         if name.startswith("ood/"):
             familiar = Prediction.load(familiar_file, run=identity)
             values = ood_metrics(
@@ -76,7 +76,7 @@ def evaluate(
                 positive="in",
             )
         else:
-            values = all_metrics(prediction.probs, prediction.labels)
+            values = all_metrics(prediction.probs, prediction.targets)
         measured[name] = values | {"seconds_per_1000": 1000 * seconds / len(prediction)}
         # after each, so that what was measured survives a kill
         run.add_metrics(checkpoint, method, {name: measured[name]})

@@ -103,7 +103,7 @@ def entries(
     """One line of output for each input."""
     abstain = [None] * len(rows) if rule is None else rule.abstain(prediction).tolist()
     columns = (
-        prediction.label.tolist(),
+        prediction.predicted.tolist(),
         prediction.confidence.tolist(),
         prediction.entropy.tolist(),
         prediction.aleatoric.tolist(),
