@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs stress clean
+.PHONY: demo test lint types unit timm docs bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
 .venv/core: pyproject.toml constraints.txt
@@ -46,6 +46,10 @@ timm: .venv-timm/ready
 
 docs: .venv/dev
 	$(BIN)/mkdocs build --strict --quiet
+
+# Measures speed on a machine that has nothing else to do; benchmarks/README.md is its page.
+bench: .venv/dev
+	$(BIN)/python -m benchmarks --write
 
 # All of what `make test` does a little of; about 18 minutes on two cores. It prints the counts.
 stress: .venv/dev

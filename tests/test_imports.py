@@ -21,7 +21,6 @@ ORDER = [
     {"runs"},
     {"training"},
     {"methods"},
-    {"bench"},
     {"serving"},
     {"paper"},
     {"report"},

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.contenders import NaiveAttention, PaperKEPAttention
+from benchmarks.growth import allocations
+from benchmarks.layer import step
 from kepsvgp.attention import KEPAttention
-from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
-from kepsvgp.bench.growth import allocations
-from kepsvgp.bench.layer import step
 
 DIM, HEADS = 32, 2
 LENGTHS, RANKS = (512, 1024, 2048), (4, 8, 16)

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.multiprocessing import spawn
 from torch.testing import assert_close
 
+from benchmarks.traffic import connected
 from kepsvgp.attention import KEPAttention, mean_over_shards, sequence_parallel
 from kepsvgp.attention.base import use_draws
-from kepsvgp.bench.traffic import connected
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import mean_pool
 

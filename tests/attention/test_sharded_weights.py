@@ -10,8 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 from torch.testing import assert_close
 
+from benchmarks.traffic import connected
 from kepsvgp.attention import KEPAttention
-from kepsvgp.bench.traffic import connected
 from kepsvgp.models import TextTransformer
 from kepsvgp.training.objective import loss
 

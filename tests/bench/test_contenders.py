@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from benchmarks.contenders import NaiveAttention, PaperKEPAttention
+from benchmarks.layer import step
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
-from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
-from kepsvgp.bench.layer import Shape, build, step
 
 DIM, HEADS, TOKENS = 12, 3, 7
 
@@ -38,11 +38,3 @@ def test_step_leaves_gradients_of_output_and_penalties() -> None:
     assert layer.to_dual.weight.grad is not None
     assert layer.u_mean.grad is not None
     assert layer.u_mean.grad.abs().sum() > 0
-
-
-def test_shape_names_its_sizes() -> None:
-    shape = Shape("IMDB", 32, 512, 128, 8, 10, "add", 50, 0.4, 0.25)
-    assert str(shape) == (
-        "IMDB add (batch 32, 512 tokens, width 128, 8 heads, rank 10, 100 landmarks)"
-    )
-    assert build(shape, KEPAttention).num_landmarks == 100

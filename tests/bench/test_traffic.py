@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from kepsvgp.bench.traffic import DIM, RANK, Traffic, measure
+from benchmarks.traffic import DIM, RANK, Traffic, measure
 
 
 @pytest.mark.slow

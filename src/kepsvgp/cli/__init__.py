@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from kepsvgp.cli.bench import bench
 from kepsvgp.cli.compare import compare
 from kepsvgp.cli.data import app as data
 from kepsvgp.cli.demo import demo
@@ -57,7 +56,6 @@ app.command()(inspect)
 app.command()(compare)
 app.command()(report)
 app.command()(reproduce)
-app.command()(bench)
 app.add_typer(data)
 
 

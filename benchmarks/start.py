@@ -3,16 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import Contest, compare
+from benchmarks.timing import Contest, Options, compare
 
+ROOT = Path(__file__).parents[1]
 _FIRST_STEP = """
 import torch
-from kepsvgp.bench.models import imdb, train_step
-from kepsvgp.bench.options import Options
+from benchmarks.models import imdb, train_steps
+from benchmarks.timing import Options
 task = imdb(Options(small=True))
-train_step(task.build("kep"), task.inputs, task.labels)()
+train_steps(task.build("kep"), [task.batch])()
 """
 
 
@@ -34,4 +35,4 @@ def contests(options: Options) -> Iterator[Contest]:
 
 def _program(code: str) -> Callable[[], object]:
     command = [sys.executable, "-c", code]
-    return lambda: subprocess.run(command, check=True, capture_output=True)
+    return lambda: subprocess.run(command, check=True, capture_output=True, cwd=ROOT)

@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.profiler import profile
 
+from benchmarks.layer import Shape, step, tensors
+from benchmarks.timing import Options, compare
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
-from kepsvgp.bench.layer import Shape, step, tensors
-from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import compare
 
 MUST, WISH = 1.1, 1.0
 DIM, HEADS, RANK = 128, 8, 10
@@ -48,15 +47,9 @@ class Growth:
 
     def summary(self) -> dict[str, Any]:
         """Everything of interest, ready for JSON."""
-        return {
-            "name": self.name,
-            "lengths": list(self.lengths),
-            "seconds": list(self.seconds),
-            "peak_bytes": list(self.peak_bytes),
+        return asdict(self) | {
             "time_exponent": self.time_exponent,
             "memory_exponent": self.memory_exponent,
-            "must": self.must,
-            "wish": self.wish,
             "passed": self.passed,
         }
 

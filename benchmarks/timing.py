@@ -9,12 +9,28 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from kepsvgp.errors import UserError
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a measurement is to be run."""
+
+    rounds: int = 15
+    """Turns of each contender."""
+    small: bool = False
+    """Sizes that serve to try the programs out; their ratios mean nothing."""
+
+
+class Measurement(Protocol):
+    """What a suite yields."""
+
+    def summary(self) -> dict[str, Any]:
+        """Everything of interest, ready for JSON."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +88,15 @@ class Contest:
 
     def summary(self) -> dict[str, Any]:
         """Everything of interest, ready for JSON."""
-        limit = self.limit
+        limit = None
+        if self.limit is not None:
+            limit = {"ratio": self._limited(), "passed": self.passed, **asdict(self.limit)}
         return {
             "name": self.name,
             "baseline": self.baseline,
             "rounds": len(self.results[self.baseline].seconds),
             "contenders": {name: result.summary() for name, result in self.results.items()},
-            "limit": None
-            if limit is None
-            else {
-                "contender": limit.contender,
-                "ratio": self._limited(),
-                "must": limit.must,
-                "wish": limit.wish,
-                "at_least": limit.at_least,
-                "passed": self.passed,
-            },
+            "limit": limit,
         }
 
     def _limited(self) -> float:
@@ -101,11 +110,10 @@ class Figures:
 
     name: str
     values: Mapping[str, float]
-    passed: bool | None = None
 
     def summary(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        return {"name": self.name, "values": dict(self.values), "passed": self.passed}
+        return {"name": self.name, "values": dict(self.values)}
 
 
 def compare(
@@ -125,10 +133,6 @@ def compare(
         turn: Least length of a turn in seconds; quick contenders are called several times.
         warmup: Untimed calls of each contender before the first round.
     """
-    if baseline not in contenders:
-        raise UserError(f"baseline must be one of {', '.join(contenders)}; got {baseline!r}.")
-    if rounds < 1:
-        raise UserError(f"rounds must be at least 1; got {rounds}.")
     calls = {}
     for name, run in contenders.items():
         for _ in range(warmup):

@@ -21,14 +21,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.table import Table
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from benchmarks.timing import Options
 from kepsvgp.attention import KEPAttention, sequence_parallel
 from kepsvgp.attention.base import use_draws
 from kepsvgp.attention.kep import Projection
-from kepsvgp.bench.options import Options
 from kepsvgp.errors import UserError
 
 DIM, HEADS, RANK = 128, 8, 10
@@ -60,18 +59,6 @@ class Traffic:
         """Everything of interest, ready for JSON."""
         return {**asdict(self), "passed": self.passed}
 
-    def table(self) -> Table:
-        """A line for each length."""
-        table = Table("tokens", "bytes sent", "softmax: keys and values")
-        table.title, table.title_justify = self.name, "left"
-        for row in zip(self.lengths, self.bytes_sent, self.softmax_bytes, strict=True):
-            table.add_row(*(f"{number:,}" for number in row))
-        table.caption = (
-            f"must not grow; outputs and gradients differ from one process by {self.difference:.0e}"
-            f", must be ≤ {TOLERANCE:.0e}"
-        )
-        return table
-
 
 def measurements(options: Options) -> Iterator[Traffic]:
     """Two processes on this machine, up to 131,072 tokens."""
@@ -81,7 +68,7 @@ def measurements(options: Options) -> Iterator[Traffic]:
 def measure(lengths: Sequence[int], num_processes: int = 2) -> list[Traffic]:
     """What the first of some processes sends for sequences of these lengths."""
     if not Path("/proc/self/fd").is_dir():
-        raise UserError("bench parallel must run on Linux, which counts the bytes of sockets.")
+        raise UserError("the suite parallel must run on Linux, which counts the bytes of sockets.")
     with tempfile.TemporaryDirectory() as folder:
         spawn(_worker, (num_processes, Path(folder), tuple(lengths)), nprocs=num_processes)
         parts = [json.loads((Path(folder) / str(n)).read_text()) for n in range(num_processes)]

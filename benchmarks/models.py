@@ -1,16 +1,15 @@
 """Whole models: a training step, and a prediction with ten samples."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.timing import Contest, Limit, Options, compare
 from kepsvgp.attention.base import PenalisedLayer
-from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import Contest, Limit, compare
 from kepsvgp.config.sections import AttentionKind
-from kepsvgp.inference.prediction import predict
+from kepsvgp.inference.prediction import call, predict
 from kepsvgp.models import transformer_imdb, vit_cifar
 from kepsvgp.training.objective import loss
 
@@ -25,6 +24,11 @@ class Task(NamedTuple):
     build: Callable[[AttentionKind], nn.Module]
     inputs: Any
     labels: Tensor
+
+    @property
+    def batch(self) -> tuple[Any, Tensor]:
+        """Inputs and labels."""
+        return self.inputs, self.labels
 
 
 def vit(options: Options) -> Task:
@@ -65,22 +69,22 @@ def train_contests(options: Options) -> Iterator[Contest]:
 def _compare_steps(
     task: Task, kinds: list[AttentionKind], baseline: str, limit: Limit, options: Options
 ) -> Contest:
-    steps = {kind: train_step(task.build(kind), task.inputs, task.labels) for kind in kinds}
+    steps = {kind: train_steps(task.build(kind), [task.batch]) for kind in kinds}
     results = compare(dict(steps), baseline=baseline, rounds=options.rounds)
     return Contest(f"training step: {task.name}", baseline, results, limit)
 
 
-def train_step(model: nn.Module, inputs: Any, labels: Tensor) -> Callable[[], None]:
-    """One step as the training loop makes it."""
+def train_steps(model: nn.Module, some: Sequence[tuple[Any, Tensor]]) -> Callable[[], None]:
+    """A step for each batch of inputs and labels, as the training loop makes it."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def run() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-        terms = loss(output, labels, model, num_train=50_000, ksvd_weight=10.0)
-        terms.total.backward()
-        optimizer.step()
+        for inputs, labels in some:
+            optimizer.zero_grad(set_to_none=True)
+            terms = loss(call(model, inputs), labels, model, num_train=50_000, ksvd_weight=10.0)
+            terms.total.backward()
+            optimizer.step()
 
     return run
 

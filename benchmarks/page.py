@@ -1,21 +1,15 @@
-"""The document of `kepsvgp bench --json` as a page in Markdown: `benchmarks/README.md`."""
+"""The document `results.json` as a page in Markdown, `README.md`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kepsvgp.errors import UserError
-
 _HEADING = """\
 # Speed
 
-Made by two commands, from the root of a checkout; do not edit it by hand:
-
-```sh
-kepsvgp bench --json > benchmarks/results.json
-kepsvgp bench --page benchmarks/results.json > benchmarks/README.md
-```
+Made by `make bench`, which measures everything into `results.json` and renders this page from it;
+do not edit it by hand. `python -m benchmarks layer train` measures some of it and prints that.
 
 Contenders take turns in one run, and the ratio of each to its baseline is taken within every turn:
 medians, with the quartiles beside them. Seconds belong to the machine; ratios are what to look at.
@@ -40,13 +34,7 @@ _TITLES = {
 
 def read(path: Path) -> dict[str, Any]:
     """The document in a file."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} must be what `kepsvgp bench --json` prints; {error}.") from None
-    if not isinstance(document, dict) or not {"machine", "suites"} <= set(document):
-        raise UserError(f"{path} must be what `kepsvgp bench --json` prints; it is not.")
-    return document
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -55,7 +43,7 @@ def render(document: Mapping[str, Any]) -> str:
     parts = [_HEADING, _machine(machine), "## Limits\n", _limits(suites)]
     for name, measured in suites.items():
         parts.append(f"## {_TITLES.get(name, name)}\n")
-        parts += [_details(measurement) for measurement in measured]
+        parts += [details(measurement) for measurement in measured]
     return "\n".join(parts)
 
 
@@ -98,14 +86,9 @@ def _limits_of(measured: Mapping[str, Any]) -> Iterator[list[str]]:
             f"{name}, to {longest:,} tokens: bytes sent", "independent of length", "",
             f"**{', '.join(sent)}**", "", _verdict(measured["passed"]),
         ]  # fmt: skip
-    elif "sgpa_to_kep" in measured:
-        yield [
-            f"{name}: training with SGPA against KEP, lower quartile", "> 1", "",
-            f"**{measured['sgpa_to_kep']:.2f}**", "", _verdict(measured["passed"]),
-        ]  # fmt: skip
 
 
-def _details(measured: Mapping[str, Any]) -> str:
+def details(measured: Mapping[str, Any]) -> str:
     """All numbers of one measurement."""
     title = f"**{measured['name']}**\n"
     if "contenders" in measured:
@@ -126,19 +109,8 @@ def _details(measured: Mapping[str, Any]) -> str:
             f"{title}\n{table}\nOutputs and gradients differ from those of one process by "
             f"{measured['difference']:.0e} of the largest, in float64.\n"
         )
-    if "prediction" in measured:
-        rows = [
-            [name, *_cost(measured["epoch"].get(name)), *_cost(own)]
-            for name, own in measured["prediction"].items()
-        ]
-        heads = ["", "epoch of training", "ratio", "1000 predictions", "ratio"]
-        return f"{title}\n{_table(heads, rows)}"
     rows = [[name.replace("_", " "), f"{value:.3g}"] for name, value in measured["values"].items()]
     return f"{title}\n{_table(['', ''], rows)}"
-
-
-def _cost(cost: Mapping[str, float] | None) -> list[str]:
-    return ["", ""] if cost is None else [_seconds(cost["seconds"]), f"{cost['ratio']:.2f}"]
 
 
 def _quartiles(own: Mapping[str, Any]) -> str:

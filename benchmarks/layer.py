@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.contenders import NaiveAttention, PaperKEPAttention
+from benchmarks.timing import Contest, Limit, Options, compare
 from kepsvgp.attention import KEPAttention, PenalisedAttention, SGPAttention, SoftmaxAttention
 from kepsvgp.attention.kep import Merge, Noise, Projection
-from kepsvgp.bench.contenders import NaiveAttention, PaperKEPAttention
-from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import Contest, Limit, compare
 
 
 @dataclass(frozen=True, slots=True)

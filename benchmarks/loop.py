@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kepsvgp.bench.models import NUM_SAMPLES, train_step, vit
-from kepsvgp.bench.options import Options
-from kepsvgp.bench.timing import Contest, Figures, compare
+from benchmarks.models import NUM_SAMPLES, train_steps, vit
+from benchmarks.timing import Contest, Figures, Options, compare
 from kepsvgp.data import batches
 from kepsvgp.data.augment import CropFlip
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
@@ -27,7 +26,7 @@ def measurements(options: Options) -> Iterator[Contest | Figures]:
     endless = _forever(loader)
     results = compare(
         {
-            "training step": train_step(task.build("kep"), task.inputs, task.labels),
+            "training step": train_steps(task.build("kep"), [task.batch]),
             "batch": lambda: next(endless),
         },
         baseline="training step",

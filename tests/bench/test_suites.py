@@ -1,0 +1,77 @@
+"""The command, what it writes, and the page that is kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.growth import Growth
+from benchmarks.methods import measurements
+from benchmarks.page import read, render
+from benchmarks.timing import Contest, Limit, Options, Result
+from benchmarks.traffic import Traffic
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_command_writes_what_it_measured(tmp_path: Path) -> None:
+    quick = ["--small", "--rounds", "1", "--threads", "1", "--write", "--folder", str(tmp_path)]
+    done = run("predict", "scaling", "metrics", "loop", *quick)
+    assert done.returncode == 0, done.stderr
+    document = read(tmp_path / "results.json")
+    assert document["machine"]["threads"] == 1
+    assert list(document["suites"]) == ["predict", "scaling", "metrics", "loop"]
+    first = document["suites"]["predict"][0]
+    assert first["contenders"][first["baseline"]]["ratio"] == 1.0
+    assert first["limit"]["must"] == 1.6
+    assert document["suites"]["scaling"][0]["lengths"] == [256, 512, 1024]
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert all(
+        measured["name"] in page for suite in document["suites"].values() for measured in suite
+    )
+
+
+def test_kept_page_is_what_its_document_renders_to() -> None:
+    folder = ROOT / "benchmarks"
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert page == render(read(folder / "results.json"))
+
+
+def test_page_shows_limits_kept_and_missed() -> None:
+    results = {"a": Result((2.0,), (1.0,)), "b": Result((1.0,), (0.5,))}
+    measured = {
+        "layer": [Contest("quick", "a", results, Limit("b", 0.8, 0.6))],
+        "train": [Contest("slow", "a", results, Limit("b", 8.0, at_least=True))],
+        "scaling": [Growth("growth", (1, 2, 4), (1.0, 2.0, 4.0), (1, 4, 16), must=1.1, wish=1.0)],
+        "parallel": [Traffic("traffic", (8, 16), (100, 100), (64, 128), 1e-9)],
+    }
+    machine = read(ROOT / "benchmarks" / "results.json")["machine"]
+    suites = {name: [each.summary() for each in suite] for name, suite in measured.items()}
+    page = render({"machine": machine, "suites": suites})
+
+    assert "| quick: b against a | ≤ 0.8 | ≤ 0.6 | **0.50** | 0.50 – 0.50 | kept |" in page
+    assert "| slow: b against a | ≥ 8.0 |  | **0.50** | 0.50 – 0.50 | **missed** |" in page
+    assert "| growth: exponent of time | ≤ 1.1 | 1.0 | **1.00** |  | kept |" in page
+    assert "| growth: exponent of memory | ≤ 1.1 | 1.0 | **2.00** |  | **missed** |" in page
+    assert "| independent of length |  | **100** |  | kept |" in page
+
+
+def test_every_method_is_timed_beside_softmax() -> None:
+    pytest.importorskip("gpytorch")
+    pytest.importorskip("laplace")
+    training, prediction = measurements(Options(rounds=3, small=True))
+
+    trained = {"msp", "kep", "sgpa", "primal", "sngp", "svdkl"}
+    assert set(training.results) == trained
+    posthoc = {"temperature", "mc_dropout", "kfllla", "ensemble"}
+    combined = {"kep+temperature", "kep+kfllla", "kep+ensemble"}
+    assert set(prediction.results) == trained | posthoc | combined
+    for contest in (training, prediction):
+        assert contest.results["msp"].ratio == 1.0
