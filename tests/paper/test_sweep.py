@@ -15,7 +15,8 @@ from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.paper import sweep
 from kepsvgp.paper.cells import Cell, Reader, fill
-from kepsvgp.paper.declarations import METRICS, Table
+from kepsvgp.metrics.registry import METRICS
+from kepsvgp.paper.declarations import Table
 from kepsvgp.paper.evidence import keep_evidence
 from kepsvgp.paper.figures import figure_data
 from kepsvgp.paper.filled import fill_table
