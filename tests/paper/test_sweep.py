@@ -13,9 +13,9 @@ from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import sweep
 from kepsvgp.paper.cells import Cell, Reader, fill
-from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.declarations import Table
 from kepsvgp.paper.evidence import keep_evidence
 from kepsvgp.paper.figures import figure_data
@@ -122,7 +122,7 @@ def test_ensembles_average_the_probabilities_of_the_seeds(swept) -> None:
     reader = Reader(piece.exhibit, piece.study, swept.out)
     row = next(row for row in piece.exhibit.rows if row.key == "kep_ensembles")
     parts = [reader.prediction(row, seed, "test") for seed in range(2)]
-    expected = all_metrics((parts[0].probs + parts[1].probs).double() / 2, parts[0].labels)
+    expected = all_metrics((parts[0].probs + parts[1].probs).double() / 2, parts[0].targets)
     assert cells["kep_ensembles", "nll"].values == pytest.approx((expected["nll"],))
 
 
@@ -340,5 +340,5 @@ def test_notes_are_those_of_when_it_was_measured(swept, tmp_path) -> None:
     assert any("generated" in note for note in Reader(exhibit, study, out).notes())
     for folder in out.glob("digits-*"):
         run = RunFolder(folder)
-        write_record(run, read_record(run)._replace(notes=[]))
+        write_record(run, read_record(run)._replace(notes=()))
     assert not Reader(exhibit, study, out).notes()

@@ -144,7 +144,7 @@ def test_page_does_not_show_examples_of_other_data(tmp_path, digits) -> None:
     (comparison,) = compare([run])
 
     assert find_source(comparison).benchmark is None
-    assert "not those the runs were tested on" in find_source(comparison).notes[0]
+    assert "not those the runs were tested on" in find_source(comparison).notes[0].text
 
 
 def test_page_does_not_show_texts_that_were_replaced(tmp_path) -> None:
@@ -164,7 +164,7 @@ def test_page_does_not_show_texts_that_were_replaced(tmp_path) -> None:
     table.write_text(table.read_text().replace("text number", "another text"))
 
     assert find_source(comparison).benchmark is None
-    assert "not those the runs were tested on" in find_source(comparison).notes[0]
+    assert "not those the runs were tested on" in find_source(comparison).notes[0].text
 
 
 def test_page_without_predictions_still_has_its_table(tmp_path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from report.folders import draw, made_spectra, write_run
 
+from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import Prediction
@@ -20,7 +21,7 @@ def test_read_run_has_everything_that_was_written(digits_runs) -> None:
     assert run.checkpoint() == "score"
     assert len(run.history) == 4
     assert run.parameters == 123_456
-    assert run.notes == ["Corruptions were generated here."]
+    assert run.notes == (Note("Corruptions were generated here."),)
     assert "ood/photographs" in run.splits("score", "temperature")
     assert run.predictions("score", "msp", "nothing") is None
 

@@ -7,6 +7,7 @@ import torch
 from report.folders import draw, write_run
 
 from kepsvgp.config.sections import RunConfig
+from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, read_json, write_json
 from kepsvgp.inference.prediction import Prediction
@@ -221,16 +222,16 @@ def test_few_examples_can_tell_that_a_model_is_off(tmp_path) -> None:
 
 def test_corruptions_are_spoken_of_only_where_a_model_saw_some(tmp_path) -> None:
     labels = torch.arange(40) % 10
-    note = "corrupted images are generated, not the official arrays"
+    note = Note("corrupted images are generated, not the official arrays", "shift")
     splits = {"test": draw(labels)}
-    plain = write_run(tmp_path / "plain", {"kep": splits}, notes=[note, "smaller"])
+    plain = write_run(tmp_path / "plain", {"kep": splits}, notes=[note._asdict(), "smaller"])
     shifted = {"kep": splits | {"shift/fog/5": draw(labels)}}
-    seen = write_run(tmp_path / "seen", shifted, notes=[note, "smaller"])
+    seen = write_run(tmp_path / "seen", shifted, notes=[note._asdict(), "smaller"])
 
     for run, is_told in ((plain, False), (seen, True)):
         (comparison,) = compare([run])
         notes = benchmark_context(comparison, Source(None, (note,))).notes
-        assert (note in notes) == is_told
+        assert (note.text in notes) == is_told
         assert "smaller" in notes
 
 

@@ -1,7 +1,7 @@
 """A benchmark: its splits, its shifts, what lies outside it, and how it came about."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -35,6 +35,18 @@ class LazyExamples(Mapping[str, Examples]):
         return f"LazyExamples({', '.join(self._makers)})"
 
 
+class Note(NamedTuple):
+    """A remark on the data, and which of its sets it is about; None for all."""
+
+    text: str
+    about: Literal["shift", "ood"] | None = None
+
+
+def read_notes(values: Iterable[str | Mapping[str, Any]]) -> tuple[Note, ...]:
+    """Notes of a run's record; those of older ones are texts."""
+    return tuple(Note(v) if isinstance(v, str) else Note(v["text"], v["about"]) for v in values)
+
+
 @dataclass(frozen=True, eq=False)
 class Benchmark:
     """Everything a run needs to know about its data.
@@ -65,7 +77,7 @@ class Benchmark:
     seed: int
     shifts: Mapping[str, Examples] = field(default_factory=LazyExamples)
     ood: Mapping[str, Examples] = field(default_factory=LazyExamples)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     augment: Augment | None = None
     vocabulary_size: int = 0
     contents: str | None = None
@@ -91,7 +103,6 @@ class Benchmark:
             "seed": self.seed,
             "sizes": {name: len(part) for name, part in splits.items()},
             "checksums": {name: checksum(part.rows) for name, part in splits.items()},
-            "notes": list(self.notes),
         }
         if self.contents is not None:
             record["contents"] = self.contents

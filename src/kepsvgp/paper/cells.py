@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 from kepsvgp.inference.prediction import Prediction
@@ -58,10 +59,6 @@ class Scores(NamedTuple):
 
     probs: Float[Tensor, "run example class"]
     labels: Int[Tensor, " example"]
-
-
-# words by which a remark about the data is known to be about shifted sets, or other data
-_ABOUT = {"shift": "corrupt", "ood": "out-of-distribution"}
 
 
 class Missing(Exception):
@@ -144,17 +141,17 @@ class Reader:
 
     def notes(self) -> list[str]:
         """What the runs say about their data: reduced, generated, missing."""
-        found: dict[str, None] = {}
+        found: dict[Note, None] = {}
         for row in rows_of(self.exhibit, self.study.dataset):
             for seed in range(self.study.seeds):
                 run = RunFolder(self.out / self.task(row, seed).name)
                 if run.record_file.exists():
                     # of when it was measured; of when it was trained, for older records
                     then = read_record(run).notes
-                    found |= dict.fromkeys(run.record().get("notes", []) if then is None else then)
+                    now = read_notes(run.record().get("notes", [])) if then is None else then
+                    found |= dict.fromkeys(now)
         # what is said of sets that are not asked here is left out
-        silent = [word for need, word in _ABOUT.items() if need not in self.exhibit.needs]
-        return [note for note in found if not any(word in note for word in silent)]
+        return [n.text for n in found if n.about is None or n.about in self.exhibit.needs]
 
 
 def fill(table: Table, study: Study, out: Path) -> dict[tuple[str, str], Cell]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kepsvgp.config.sections import RunConfig
+from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
@@ -43,7 +44,7 @@ class Record(NamedTuple):
     answered: dict[str, list[str]]
     seconds: dict[str, float]
     failed: dict[str, str]
-    notes: list[str] | None = None
+    notes: tuple[Note, ...] | None = None
 
 
 def ask_key(ask: Ask) -> str:
@@ -58,12 +59,15 @@ def read_record(run: RunFolder) -> Record:
         return Record({}, {}, {})
     # older records have no notes
     found = read_json(path, "answered", "seconds", "failed")
-    return Record(found["answered"], found["seconds"], found["failed"], found.get("notes"))
+    notes = found.get("notes")
+    notes = None if notes is None else read_notes(notes)
+    return Record(found["answered"], found["seconds"], found["failed"], notes)
 
 
 def write_record(run: RunFolder, record: Record) -> None:
     """Replaces what the run remembers."""
-    write_json(run.path / SWEEP_FILE, record._asdict())
+    notes = None if record.notes is None else [note._asdict() for note in record.notes]
+    write_json(run.path / SWEEP_FILE, record._asdict() | {"notes": notes})
 
 
 def is_trained(run: RunFolder) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kepsvgp.data import Benchmark, load_benchmark
+from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
 from kepsvgp.methods.registry import get_method, train_method
 from kepsvgp.paper.findings import inspected
@@ -49,10 +50,10 @@ def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, 
     for step, do in steps.items():
         start = time.perf_counter()
         try:
-            _remember(run, step, start, do(), notes=benchmark.notes)
+            _remember(run, step, start, do(), benchmark.notes)
         except Exception as error:
             failed[step] = _told(error)
-            _remember(run, step, start, None, failed[step])
+            _remember(run, step, start, reason=failed[step])
     return failed
 
 
@@ -119,8 +120,8 @@ def _remember(
     step: str,
     start: float,
     sets: list[str] | None = None,
+    notes: Sequence[Note] | None = None,
     reason: str | None = None,
-    notes: Sequence[str] | None = None,
 ) -> None:
     """Adds to what the run remembers: how long a step took, and how it ended."""
     known = read_record(run)
@@ -130,4 +131,5 @@ def _remember(
         return
     answered = known.answered if sets is None else known.answered | {step: sets}
     taken = known.seconds | {step: time.perf_counter() - start}
-    write_record(run, Record(answered, taken, failed, known.notes if notes is None else [*notes]))
+    notes = known.notes if notes is None else tuple(notes)
+    write_record(run, Record(answered, taken, failed, notes))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kepsvgp.data.benchmark import Note
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import Comparison, Model
 from kepsvgp.report.summary import (
@@ -108,7 +109,7 @@ def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContex
             _card(place, model, found)
             for place, (model, found) in enumerate(zip(comparison.models, verdicts, strict=True))
         ),
-        notes=_told([*_notes(comparison), *source.notes], comparison),
+        notes=_notes(comparison, source),
         table=metric_table(comparison, "test", metrics),
         ood=tuple(
             metric_table(comparison, split, OOD_METRICS) for split in comparison.splits("ood/")
@@ -228,8 +229,8 @@ def _stored_facts(model: Model) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _notes(comparison: Comparison) -> list[str]:
-    """What a fair reader must know before comparing."""
+def _notes(comparison: Comparison, source: Source) -> tuple[str, ...]:
+    """What a fair reader must know before comparing, each remark once."""
     notes = [
         "The share answered on each card is chosen with the test labels in hand; "
         "in use, choose the threshold on held-out data."
@@ -250,15 +251,16 @@ def _notes(comparison: Comparison) -> list[str]:
         notes.append(f"The models were trained for different numbers of epochs: {told}.")
     notes += _stopped(comparison)
     notes += comparison.notes
-    notes += [note for member in comparison.members for note in member.run.notes]
+    notes += _data_notes(comparison, [n for m in comparison.members for n in m.run.notes])
     notes += _missing(comparison)
-    return notes
+    notes += _data_notes(comparison, source.notes)
+    return tuple(dict.fromkeys(notes))
 
 
-def _told(notes: Sequence[str], comparison: Comparison) -> tuple[str, ...]:
-    """Each note once, without those on corrupted inputs where none were shown to a model."""
+def _data_notes(comparison: Comparison, notes: Sequence[Note]) -> list[str]:
+    """Remarks on the data, without those on shifted inputs where none were shown to a model."""
     is_shifted = bool(comparison.splits("shift/"))
-    return tuple(n for n in dict.fromkeys(notes) if is_shifted or not n.startswith("corrupt"))
+    return [note.text for note in notes if is_shifted or note.about != "shift"]
 
 
 def _stopped(comparison: Comparison) -> list[str]:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import Benchmark, Examples, load_benchmark
-from kepsvgp.data.benchmark import is_same_split
+from kepsvgp.data.benchmark import Note, is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.report.models import Comparison
 from kepsvgp.report.runs import SplitPredictions
@@ -53,7 +53,7 @@ class Source(NamedTuple):
     """The data behind a comparison, if it is at hand, and what is to be said about it."""
 
     benchmark: Benchmark | None
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def find_source(comparison: Comparison) -> Source:
@@ -68,7 +68,7 @@ def find_source(comparison: Comparison) -> Source:
         note = (
             f"The data set is not at hand, so there are no pictures, texts or class names: {reason}"
         )
-        return Source(None, (note,))
+        return Source(None, (Note(note),))
     recorded = (member.run.record.get("splits") for member in comparison.members)
     now = benchmark.split_record()
     same = all(is_same_split(then, now) for then in recorded if then is not None)
@@ -76,7 +76,7 @@ def find_source(comparison: Comparison) -> Source:
         same = False
     if not same:
         note = "The data at hand are not those the runs were tested on, so no examples are shown."
-        return Source(None, (note,))
+        return Source(None, (Note(note),))
     return Source(benchmark, benchmark.notes)
 
 

@@ -12,6 +12,7 @@ from numpy import ndarray
 from safetensors import SafetensorError, safe_open
 
 from kepsvgp.config.file import check_config
+from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, check_run, check_tensors, read_json, read_json_lines, read_tree
 from kepsvgp.report.spectra import Spectra, read_spectra
@@ -101,9 +102,9 @@ class Run:
         return self.record.get("classes")
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> tuple[Note, ...]:
         """What was reduced, generated or missing when it was trained."""
-        return list(self.record.get("notes", []))
+        return read_notes(self.record.get("notes", []))
 
     def checkpoint(self, wanted: str | None = None) -> str:
         """The checkpoint to show: `wanted`, else what the run's own rule selected."""

@@ -344,7 +344,7 @@ def make_record(benchmark: Benchmark, parameters: int) -> dict[str, Any]:
         "classes": list(benchmark.classes),
         "input": shape._asdict(),
         "splits": benchmark.split_record(),
-        "notes": list(benchmark.notes),
+        "notes": [note._asdict() for note in benchmark.notes],
         "parameters": parameters,
     }
 

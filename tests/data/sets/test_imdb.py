@@ -48,7 +48,7 @@ def test_paper_split_pools_and_splits_again(config: DataConfig) -> None:
     assert torch.equal(rows, torch.arange(80))
     sources = {benchmark.test.raw(position).split()[0] for position in range(16)}
     assert sources == {"train", "test"}
-    assert "pooled" in benchmark.notes[0]
+    assert "pooled" in benchmark.notes[0].text
 
 
 def test_second_load_tokenises_nothing(config: DataConfig, monkeypatch) -> None:

@@ -6,6 +6,7 @@ from datafiles import TINY10, TINY100, write_python, write_svhn
 from PIL import Image
 from scipy.io import savemat
 
+from kepsvgp.data.benchmark import Note
 from kepsvgp.data.sets import cifar, ood, svhn
 from kepsvgp.errors import UserError
 
@@ -87,8 +88,8 @@ def test_sets_that_are_not_there_are_noted(tmp_path: Path) -> None:
     some = ood.for_cifar(tmp_path, TINY100)
     assert list(some.makers) == ["svhn", "cifar10"]
     assert some.notes == (
-        "out-of-distribution set svhn is not the official file",
-        "out-of-distribution set lsun is missing (LSUN_resize/)",
+        Note("out-of-distribution set svhn is not the official file", "ood"),
+        Note("out-of-distribution set lsun is missing (LSUN_resize/)", "ood"),
     )
     svhn_digits = some.makers["svhn"]()
     assert (svhn_digits.labels == -1).all()

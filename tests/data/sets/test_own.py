@@ -329,8 +329,8 @@ def test_texts_and_images_in_two_parts_are_told(tmp_path: Path) -> None:
 
     (note,) = load_benchmark(images).notes[-1:]
 
-    assert "images of the test set are in the training set too" in note
-    assert any("of 13 texts" in note for note in load_benchmark(texts).notes)
+    assert "images of the test set are in the training set too" in note.text
+    assert any("of 13 texts" in note.text for note in load_benchmark(texts).notes)
 
 
 def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:

@@ -48,12 +48,12 @@ def test_official_arrays_are_preferred_and_read_by_severity(tmp_path, test_set) 
     assert torch.equal(foggy.rows, part.rows)
     assert torch.equal(foggy.labels, part.labels)
     # the other kinds are made here, and that is said
-    assert "fog" not in made.notes[0]
-    assert "frost" in made.notes[0]
+    assert "fog" not in made.notes[0].text
+    assert "frost" in made.notes[0].text
     generated_only = config(tmp_path, corruptions="generated")
     made = corrupted_sets(generated_only, part, official=folder, official_size=SIZE)
     assert (made.sets["fog/3"].raw(0) != images[2 * SIZE + 5]).any()
-    assert "generated, not the official" in made.notes[0]
+    assert "generated, not the official" in made.notes[0].text
 
 
 def test_official_arrays_of_another_shape_or_set_are_refused(tmp_path, test_set) -> None:
@@ -109,7 +109,7 @@ def test_damaged_cache_is_refused_by_name(tmp_path, test_set) -> None:
 
 def test_limit_and_absence_are_noted(tmp_path, test_set) -> None:
     limited = corrupted_sets(config(tmp_path, corruption_limit=3), test_set)
-    assert "first 3 of 7" in limited.notes[1]
+    assert "first 3 of 7" in limited.notes[1].text
     assert len(limited.sets["fog/1"]) == 3
     none = corrupted_sets(config(tmp_path, corruptions="none"), test_set)
     assert len(none.sets) == 0
@@ -126,5 +126,5 @@ def test_digits_have_all_corruptions_and_write_nothing(tmp_path, monkeypatch) ->
         assert corrupted.shape == benchmark.image_shape
         assert torch.equal(corrupted.labels, benchmark.test.labels)
         assert (corrupted.raw(0) != benchmark.test.raw(0)).any()
-    assert any("generated" in note for note in benchmark.notes)
+    assert any("generated" in note.text for note in benchmark.notes)
     assert not list(tmp_path.iterdir())

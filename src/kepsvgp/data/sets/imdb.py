@@ -14,7 +14,7 @@ import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
-from kepsvgp.data.benchmark import Benchmark, Split, random_split
+from kepsvgp.data.benchmark import Benchmark, Note, Split, random_split
 from kepsvgp.data.text.prepare import prepare
 from kepsvgp.data.text.tokens import FileTexts
 from kepsvgp.errors import UserError
@@ -120,7 +120,7 @@ def _split(config: DataConfig, reviews: int) -> Split:
     return Split(official.train, official.val, half + order)
 
 
-def _notes(config: DataConfig) -> tuple[str, ...]:
+def _notes(config: DataConfig) -> tuple[Note, ...]:
     if config.split == "paper":
-        return ("all 50,000 reviews were pooled and split again, as in the paper",)
+        return (Note("all 50,000 reviews were pooled and split again, as in the paper"),)
     return ()

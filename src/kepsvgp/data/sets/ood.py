@@ -9,6 +9,7 @@ import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import pictures, store
+from kepsvgp.data.benchmark import Note
 from kepsvgp.data.examples import Examples, ImageExamples, Normalisation, image_examples
 from kepsvgp.data.sets import cifar, svhn
 from kepsvgp.errors import UserError
@@ -21,7 +22,7 @@ class Others(NamedTuple):
     """How to load each set that is there, and a remark for each that is not, or not whole."""
 
     makers: dict[str, Callable[[], Examples]]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def for_cifar(root: Path, layout: cifar.Layout) -> Others:
@@ -45,7 +46,7 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
         makers["lsun"] = lambda: from_lsun(root, normalisation)
     else:
         notes.append(f"out-of-distribution set lsun is missing ({LSUN_FOLDER}/)")
-    return Others(makers, tuple(notes))
+    return Others(makers, tuple(Note(text, "ood") for text in notes))
 
 
 def names_now(config: DataConfig) -> list[str]:

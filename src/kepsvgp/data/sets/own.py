@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kepsvgp.config.sections import DataConfig
-from kepsvgp.data.benchmark import Split
+from kepsvgp.data.benchmark import Note, Split
 from kepsvgp.errors import UserError
 from kepsvgp.files import absolute
 
@@ -79,13 +79,13 @@ def contents(items: Sequence[object], labels: Int[Tensor, " item"]) -> str:
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
-def repeated(items: Sequence[object], split: Split, what: str) -> tuple[str, ...]:
+def repeated(items: Sequence[object], split: Split, what: str) -> tuple[Note, ...]:
     """A note on items of the test set that were trained on too; none where there are none."""
     num_test = len(split.test)
     trained, tested = set(items[: len(split.train)]), items[len(items) - num_test :]
     shared = sum(item in trained for item in tested)
     note = f"{shared} of {num_test} {what} of the test set are in the training set too"
-    return (note,) if shared else ()
+    return (Note(note),) if shared else ()
 
 
 def _split(

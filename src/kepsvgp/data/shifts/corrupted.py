@@ -10,7 +10,7 @@ import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
-from kepsvgp.data.benchmark import LazyExamples
+from kepsvgp.data.benchmark import LazyExamples, Note
 from kepsvgp.data.examples import Examples, ImageExamples, image_examples
 from kepsvgp.data.shifts import corruptions
 
@@ -19,7 +19,7 @@ class Shifts(NamedTuple):
     """Corrupted test sets by `kind/severity`, and what should be said about them."""
 
     sets: LazyExamples
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def corrupted_sets(
@@ -61,7 +61,7 @@ def corrupted_sets(
     return Shifts(LazyExamples(makers), _notes(made_here, len(clean), len(test)))
 
 
-def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[str, ...]:
+def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[Note, ...]:
     notes = []
     if len(made_here) == len(corruptions.KINDS):
         notes.append(
@@ -72,7 +72,7 @@ def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[str, ...]:
         notes.append(f"corrupted images are generated for {', '.join(made_here)}")
     if corrupted < whole:
         notes.append(f"corruptions are of the first {corrupted} of {whole} test images")
-    return tuple(notes)
+    return tuple(Note(text, "shift") for text in notes)
 
 
 def _folder(config: DataConfig, clean: ImageExamples) -> Callable[[], Path]:
