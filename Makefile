@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs bench stress clean
+.PHONY: demo test lint types unit timm docs tables bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
 .venv/core: pyproject.toml constraints.txt
@@ -46,6 +46,10 @@ timm: .venv-timm/ready
 
 docs: .venv/dev
 	$(BIN)/mkdocs build --strict --quiet
+
+# The tables of the pages, from the numbers in results/; a test fails when they differ.
+tables:
+	$(PYTHON) tools/tables.py
 
 # Measures speed on a machine that has nothing else to do; benchmarks/README.md is its page.
 bench: .venv/dev

