@@ -1,6 +1,8 @@
 """The one exception that means: the person at the keyboard can mend this."""
 
+import difflib
 import unicodedata
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -23,3 +25,9 @@ def printable(text: str) -> str:
         else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """A question after the known name that was probably meant; nothing where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""

@@ -107,21 +107,6 @@ def checksum(content: bytes) -> str:
     return new_checksum(content).hexdigest()
 
 
-def csv_cell(text: str) -> str:
-    """Text for a CSV file that no spreadsheet takes for a formula; numbers stay numbers.
-
-    Line breaks become those of the file: the csv module quotes these, and others end the row.
-    """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
-
-
 def write_json(path: Path, value: Mapping[str, Any], *, run: str = "") -> None:
     """Writes `value` as indented JSON with its format and checksum, as a whole or not at all.
 

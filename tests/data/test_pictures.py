@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageFile
 
 from kepsvgp.data import pictures
 from kepsvgp.errors import UserError
@@ -113,3 +113,32 @@ def test_thin_image_is_cut_before_it_is_enlarged(tmp_path: Path, monkeypatch) ->
 
         assert (found == np.array([200, 10, 30])[:, None, None]).all()
         assert found.shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICO", "TGA", "PCX", "SGI"])
+def test_image_of_another_format_under_a_known_name_is_refused(kind: str, tmp_path: Path) -> None:
+    """Pillow goes by the content, and reads some formats with programs of the system."""
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png", kind)
+
+    with pytest.raises(UserError, match=r"a\.png must be an image \(PNG, .* reading it failed"):
+        pictures.open_upright(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("suffix", pictures.SUFFIXES)
+def test_every_listed_format_is_read(suffix: str, tmp_path: Path) -> None:
+    mode = "L" if suffix == ".pgm" else "RGB"
+    Image.new(mode, (6, 4), "white").save(tmp_path / f"a{suffix}")
+
+    assert pictures.read(tmp_path / f"a{suffix}", 4).min() == 255
+
+
+@pytest.mark.parametrize("side", [9_000, 10_000, 20_000])
+def test_image_of_too_many_pixels_is_refused_before_it_is_decoded(
+    side: int, tmp_path: Path, monkeypatch
+) -> None:
+    Image.new("1", (side, side)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("decoded"))
+
+    with pytest.raises(UserError, match=r"a\.png must be an image of at most 67108864 pixels"):
+        pictures.open_upright(tmp_path / "a.png")

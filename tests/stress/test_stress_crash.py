@@ -144,7 +144,7 @@ def published(folder: Path) -> Iterator[tuple[DataSet, dict[str, bytes]]]:
                 md5=hashlib.md5(archive).hexdigest(),
                 size=len(archive),
                 folder="things",
-                files={name: None for name in whole},
+                files={name: "" for name in whole},
             ),
             whole,
         )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from kepsvgp import convert
 from kepsvgp.config.file import load_config, parse_config
+from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import load_pretrained, save_pretrained
 from kepsvgp.data import load_benchmark, pictures, store
 from kepsvgp.data.download import archive
@@ -442,7 +443,10 @@ def theirs(root: Path) -> dict[str, Kind]:
         ),
         "SVHN": Kind(root / "svhn" / "test.mat", svhn.read),
         "CoLA": Kind(dev, lambda p: cola.read(p, 5)),
-        "CSV": Kind(root / "texts.csv", table.read),
+        "CSV": Kind(
+            root / "texts.csv",
+            lambda path: table.read(path, DataConfig(name="csv", path=path)),
+        ),
         "CSV to predict": Kind(root / "texts.csv", lambda p: list(rows.open_texts(p, "text").rows)),
         "JSONL to predict": Kind(
             root / "new.jsonl", lambda p: list(rows.open_texts(p, "text").rows)
@@ -491,7 +495,7 @@ def test_damaged_archive_is_unpacked_in_its_folder_or_refused(kind, tmp_path, tr
         whole.write_bytes(damaged)
         count += 1
         with suppress(UserError):
-            archive.extract(whole, place / "root", "things", limit=10_000)
+            archive.extract(whole, place / "root", "things", most_bytes=10_000, most_members=10)
         # nothing but the folder, or nothing
         assert {path.name for path in place.iterdir()} <= {"root"}
         assert {path.name for path in (place / "root").iterdir()} <= {"things"}

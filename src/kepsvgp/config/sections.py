@@ -52,6 +52,8 @@ class DataConfig(Section):
         train_limit: Train on the first so many examples of the seeded order.
         val_limit: Validate on so many examples.
         test_limit: Test on so many examples.
+        text_column: Name of the column of texts in the user's own CSV files.
+        label_column: Name of their column of classes.
         val_fraction: Share of the user's own training examples held out for validation.
         test_fraction: Share of the user's own examples held out for the test.
         max_length: Longest token sequence, special tokens included.
@@ -73,6 +75,8 @@ class DataConfig(Section):
     train_limit: Limit = None
     val_limit: Limit = None
     test_limit: Limit = None
+    text_column: str = "text"
+    label_column: str = "label"
     val_fraction: float = Field(default=0.1, gt=0, lt=1)
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     max_length: int = Field(default=512, ge=3, lt=2**31)

@@ -13,6 +13,10 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from kepsvgp.errors import UserError
 
+# other readers of Pillow start programs, as that of EPS does
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+# of one image: more takes hundreds of megabytes to decode
+MOST_PIXELS = 2**26
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -125,7 +129,8 @@ def _without_ends(image: Image.Image, scaled: tuple[int, int]) -> Image.Image:
 def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
     """One image in its own size, decoded, with one channel or three."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
+            _check_size(image, path)
             # a photograph may be stored lying on its side; Pillow's own function also writes the
             # words around it again, and stumbles over those that cameras get wrong
             turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
@@ -136,10 +141,21 @@ def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
         raise
     except _DAMAGE as error:
         raise UserError(
-            f"{path} must be an image that Pillow can read; reading it failed ({error})."
+            f"{path} must be an image ({', '.join(FORMATS)}); reading it failed ({error})."
         ) from None
-    except Image.DecompressionBombError as error:
-        raise UserError(f"{path} must be an image of reasonable size: {error}.") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(path, str(error)) from None
+
+
+def _check_size(image: Image.Image, path: Path) -> None:
+    if math.prod(image.size) > MOST_PIXELS:
+        raise _too_large(path, f"it has {image.width} × {image.height}")
+
+
+def _too_large(path: Path, came: str) -> UserError:
+    return UserError(
+        f"{path} must be an image of at most {MOST_PIXELS} pixels; {came}. Scale it down."
+    )
 
 
 def _in_bytes(image: Image.Image, path: Path) -> Image.Image:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kepsvgp.files import csv_cell
+from kepsvgp.data.tables import csv_cell
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Cell
 from kepsvgp.paper.claims import Claim

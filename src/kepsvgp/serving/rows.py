@@ -1,17 +1,14 @@
 """New inputs one after another, from files of any length, with what is wrong in their place."""
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from kepsvgp.data import pictures
-from kepsvgp.data.sets import table
+from kepsvgp.data import pictures, tables
+from kepsvgp.data.tables import fault, read_table
 from kepsvgp.errors import UserError
 
-# longer rows are taken for damage: an unclosed quote, or a file of something else
-MAX_CHARACTERS = 2**24
 TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
@@ -71,43 +68,8 @@ def _readable(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _csv(path: Path, column: str) -> Iterator[Row]:
-    csv.field_size_limit(MAX_CHARACTERS)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    # undecodable bytes come through as they are, and are a fault of their row alone
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-        position = 0
-
-        def lines() -> Iterator[str]:
-            nonlocal position
-            while line := stream.readline(MAX_CHARACTERS + 1):
-                if len(line) > MAX_CHARACTERS:
-                    raise csv.Error(f"line longer than {MAX_CHARACTERS} characters")
-                position += len(line.encode(errors="surrogateescape"))
-                # the csv module has no notion of NUL
-                yield line.replace("\0", "\ufffd")
-
-        # otherwise a quotation mark that is not closed would swallow the rows behind it
-        rows = csv.DictReader(lines(), delimiter=delimiter, strict=True)
-        number = 0
-        try:
-            if column not in (rows.fieldnames or ()):
-                names = ", ".join(rows.fieldnames or ()) or "nothing"
-                raise UserError(
-                    f"{path} must have a first line with the column {column}; it has: "
-                    f"{names[:200]}. Name another one with --column."
-                )
-            if (rows.fieldnames or ()).count(column) > 1:
-                raise UserError(
-                    f"{path} must have one column {column}; it has more than one of that name."
-                )
-            for number, row in enumerate(rows, start=1):
-                problem = "it has more fields than the first line" if None in row else None
-                yield _text_row(number, row[column], problem, position)
-        except csv.Error as error:
-            raise UserError(
-                f"{path} must be CSV or TSV; after row {number} (line {rows.line_num}) it cannot "
-                f"be read any further ({error}). {table.QUOTES}"
-            ) from None
+    for row in read_table(path, {"--column": column}):
+        yield Row(str(row.number), row.fields[0], row.problem, row.position)
 
 
 def _jsonl(path: Path, column: str) -> Iterator[Row]:
@@ -115,35 +77,28 @@ def _jsonl(path: Path, column: str) -> Iterator[Row]:
     with path.open("rb") as stream:
         for number, line in enumerate(_lines(stream), start=1):
             position += len(line)
-            if len(line) > MAX_CHARACTERS:
-                yield Row(str(number), "", f"it is longer than {MAX_CHARACTERS} bytes", position)
-                continue
-            if not line.strip():
-                continue
-            try:
-                value: Any = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield Row(str(number), "", f"it is not JSON ({error})", position)
-                continue
-            if not isinstance(value, dict) or column not in value:
-                yield Row(str(number), "", f"it has no field {column}", position)
-                continue
-            yield _text_row(number, value[column], None, position)
+            if line.strip():
+                yield Row(str(number), *_field(line, column), position)
+
+
+def _field(line: bytes, column: str) -> tuple[Any, str | None]:
+    """The text in a line of JSON, and what is wrong with it."""
+    if len(line) > tables.MAX_CHARACTERS:
+        return "", f"it is longer than {tables.MAX_CHARACTERS} bytes"
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return "", f"it is not JSON ({error})"
+    if not isinstance(value, dict) or column not in value:
+        return "", f"it has no field {column}"
+    return value[column], fault(column, value[column])
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     """The lines, of which one that is too long is only begun, and read over."""
-    while line := stream.readline(MAX_CHARACTERS + 1):
+    while line := stream.readline(tables.MAX_CHARACTERS + 1):
         yield line
-        while len(line) > MAX_CHARACTERS and not line.endswith(b"\n"):
-            line = stream.readline(MAX_CHARACTERS + 1)
+        while len(line) > tables.MAX_CHARACTERS and not line.endswith(b"\n"):
+            line = stream.readline(tables.MAX_CHARACTERS + 1)
             if not line:
                 return
-
-
-def _text_row(number: int, content: Any, problem: str | None, position: int) -> Row:
-    if problem is None and (not isinstance(content, str) or not content.strip()):
-        problem = "it has no text"
-    elif problem is None and any("\ud800" <= character <= "\udfff" for character in content):
-        problem = "its text is not UTF-8"
-    return Row(str(number), content if problem is None else "", problem, position)

@@ -8,6 +8,7 @@ processor that was saved beside a converted model.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
 from kepsvgp.data.text import features
 from kepsvgp.data.text.prepare import reader
+from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
@@ -99,7 +101,8 @@ def _run_inputs(
 ) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Examples]]:
     record = run.record()
     if record["task"] == "text":
-        return _same, reader(run.config().data)
+        data = run.config().data
+        return partial(shortened, max_length=data.max_length), reader(data)
     channels, side = record["input"]["channels"], record["input"]["height"]
     known = record["splits"]["normalisation"]
     normalisation = Normalisation(tuple(known["mean"]), tuple(known["std"]))
@@ -158,16 +161,16 @@ def _hugging_face_inputs(
     import transformers
 
     if (path / "tokenizer_config.json").is_file():
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         longest = min(tokenizer.model_max_length, features.num_positions(model))
 
         def tokens(texts: Sequence[str]) -> Any:
             options = {"padding": True, "truncation": True, "max_length": longest}
             return dict(tokenizer(list(texts), return_tensors="pt", **options))
 
-        return "text", _same, tokens
+        return "text", partial(shortened, max_length=longest), tokens
     if (path / "preprocessor_config.json").is_file():
-        processor = transformers.AutoImageProcessor.from_pretrained(path)
+        processor = transformers.AutoImageProcessor.from_pretrained(path, trust_remote_code=False)
         grayscale = getattr(model.config, "num_channels", 3) == 1
 
         def pixels(file: Path) -> Any:
@@ -211,7 +214,3 @@ def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[A
         return normalisation(torch.from_numpy(np.stack(images)))
 
     return read, stack
-
-
-def _same(item: Any) -> Any:
-    return item

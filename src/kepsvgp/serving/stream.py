@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from kepsvgp.data.tables import csv_cell
 from kepsvgp.errors import UserError, printable
-from kepsvgp.files import csv_cell, replacing
+from kepsvgp.files import replacing
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.runs.folder import RunFolder
@@ -77,9 +79,8 @@ def predict_file(
         pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
         bar = stack.enter_context(Progress(console=console, disable=not console.is_terminal))
         task = bar.add_task("predicting", total=inputs.size)
-        while chunk := list(islice(inputs.rows, batch_size)):
-            # decoding of images releases the interpreter's lock
-            loaded = list(pool.map(lambda row: _load(server, row), chunk))
+        # decoding of images releases the interpreter's lock; long texts are cut as they come
+        while loaded := list(pool.map(partial(_load, server), islice(inputs.rows, batch_size))):
             for row in loaded:
                 if row.problem is not None:
                     _report(source, row, console, skip_bad)
@@ -91,7 +92,7 @@ def predict_file(
                     write(entry)
             if out is None:
                 sys.stdout.flush()
-            bar.update(task, completed=chunk[-1].position)
+            bar.update(task, completed=loaded[-1].position)
     if skipped:
         console.print(f"{skipped} broken rows skipped", highlight=False)
     return skipped

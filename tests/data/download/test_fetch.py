@@ -31,7 +31,7 @@ def data_set(address: str, content: bytes, suffix: str = ".tar.gz") -> DataSet:
         md5=hashlib.md5(content).hexdigest(),
         size=len(content),
         folder="cola_public",
-        files={f"raw/{name}.tsv": None for name in cola.Sizes._fields},
+        files={f"raw/{name}.tsv": "" for name in cola.Sizes._fields},
     )
 
 
@@ -93,7 +93,7 @@ def test_archive_without_its_files_is_refused(tmp_path: Path) -> None:
         from dataclasses import replace
 
         with pytest.raises(UserError, match=r"must contain cola_public/raw/more\.tsv"):
-            fetch(replace(wanted, files={"raw/more.tsv": None}), tmp_path / "root")
+            fetch(replace(wanted, files={"raw/more.tsv": ""}), tmp_path / "root")
 
 
 def test_address_of_a_local_file_is_refused(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_single_file_is_fetched_into_its_folder(tmp_path: Path) -> None:
             md5=hashlib.md5(content).hexdigest(),
             size=len(content),
             folder="svhn",
-            files={"test_32x32.mat": None},
+            files={"test_32x32.mat": ""},
         )
         fetch(wanted, tmp_path, keep=True)
 

@@ -120,7 +120,7 @@ def test_file_of_the_other_data_set_is_refused(tmp_path: Path) -> None:
         (b"labels", [0] * 19, "19 labels"),
         (b"labels", "words", "not a list of numbers"),
         (b"data", np.zeros((20, 3071), np.uint8), r"\(20, 3071\)"),
-        (b"data", np.zeros((20, 3072), np.float32), "float32"),
+        (b"data", np.zeros((20, 3072), np.float32), "an array of type .f4"),
         (b"data", [1, 2], "no array"),
     ],
 )

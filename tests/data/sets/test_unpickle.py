@@ -18,25 +18,20 @@ def write(path: Path, content, protocol: int = 2) -> Path:
     return path
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_plain_content_comes_back_in_every_protocol(tmp_path: Path, protocol: int) -> None:
+@pytest.mark.parametrize("protocol", range(5))
+def test_plain_content_comes_back(tmp_path: Path, protocol: int) -> None:
+    """But in the newest protocol, which has another way to write arrays that CIFAR never used."""
     array = np.arange(30, dtype=np.uint8).reshape(5, 6)
-    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    content = {"data": array, "f": fortran, "labels": [1, 2], "b": b"\xff\0", "s": "text"}
-    if protocol == 5:
-        # the newest protocol has another way to write arrays, which CIFAR never used
-        content = {"labels": [1, 2], "b": b"\xff\0", "s": "text"}
+    content = {"data": array, "f": np.asfortranarray(array), "labels": [1, 2], "b": b"\xff\0"}
 
     loaded = load_plain(write(tmp_path / "file", content, protocol))
 
     assert loaded.keys() == content.keys()
     assert loaded["labels"] == [1, 2]
     assert loaded["b"] == b"\xff\0"
-    assert loaded["s"] == "text"
-    if protocol != 5:
-        assert (loaded["data"] == array).all()
-        assert loaded["data"].dtype == np.uint8
-        assert (loaded["f"] == fortran).all()
+    assert loaded["data"].dtype == np.uint8
+    assert (loaded["data"] == array).all()
+    assert (loaded["f"] == array).all()
 
 
 def test_python_2_pickle_comes_back_with_text_keys(tmp_path: Path) -> None:
@@ -74,6 +69,9 @@ def test_pickle_that_calls_a_program_is_refused_and_runs_nothing(
         b"i__builtin__\neval\n.",
         b"c_codecs\nencode\n(S'aa'\nS'hex'\ntR.",
         b"cnumpy\ndtype\n(S'O'\ntR.",
+        b"cnumpy\ndtype\n(S'f8'\ntR.",
+        b"cnumpy\nndarray\n((L1000000000000L\nttR.",
+        b"]\x85.",
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(I0\ntS'b'\ntR.",
     ],
 )
@@ -90,7 +88,7 @@ def test_pickle_cannot_change_what_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "poison").write_bytes(poison)
     with contextlib.suppress(UserError):
         load_plain(tmp_path / "poison")
-    array = np.arange(3)
+    array = np.arange(3, dtype=np.uint8)
 
     assert (load_plain(write(tmp_path / "file", {"a": array}))["a"] == array).all()
 

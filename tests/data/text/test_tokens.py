@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,40 @@ def test_tokens_do_not_depend_on_the_chunks(vocabulary: Path, monkeypatch) -> No
 
     assert torch.equal(whole.flat, pieces.flat)
     assert torch.equal(whole.offsets, pieces.offsets)
+
+
+def test_long_text_has_the_tokens_of_its_beginning(vocabulary: Path) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    tokenizer.enable_truncation(9)
+    text = "running, the cat sat! " * 500
+
+    assert len(tokens.shortened(text, 9)) < len(text)
+    found = tokens.tokenize(tokenizer, [text], max_length=9)
+    assert found.flat.tolist() == tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_long_rows_take_little_memory(vocabulary: Path, tmp_path: Path, rows: int) -> None:
+    """From the file to the tokens; the libraries need hundreds of bytes a character."""
+    path = tmp_path / "long.csv"
+    path.write_text("text\n" + ("a b c d " * (2_000_000 // min(rows, 3)) + "\n") * rows)
+    code = """
+import resource, sys
+from pathlib import Path
+from kepsvgp.data.tables import read_table
+from kepsvgp.data.text import tokens
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+tokenizer = tokens.load_tokenizer(Path(sys.argv[1]))
+before = peak()
+texts = [row.fields[0] for row in read_table(Path(sys.argv[2]), {"--column": "text"})]
+tokens.tokenize(tokenizer, texts, 512)
+print(peak() - before)
+"""
+    command = [sys.executable, "-c", code, str(vocabulary), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert float(done.stdout) < 400
 
 
 def test_minilm_wheel_has_the_vocabulary_of_bert_uncased() -> None:

@@ -1,22 +1,21 @@
 """Unpacks archives of strangers: plain files, below one folder, and nothing else.
 
-A member that would leave its folder, a link, a device or more bytes than expected is refused,
-and then nothing of the archive reaches the folder of data sets.
+A member that would leave its folder, a link, a device, more members or more bytes than expected
+are refused, and then nothing of the archive reaches the folder of data sets.
 """
 
 import errno
 import lzma
-import shutil
 import stat
 import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import A_DAY, sweep
@@ -27,33 +26,44 @@ _DAMAGE = (
 )
 # of the system's errors those that an archive can cause: places and names that no file has
 _CAUSED = (None, errno.EINVAL, errno.ENAMETOOLONG)
-_CHUNK = 1 << 20
+# bytes of what stands before a member; the longest path of a system has 4,096
+_LONGEST_HEADER = 1 << 13
+_IS_HEADER = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 
 
 class _Member(NamedTuple):
     name: str
-    is_folder: bool
-    stream: IO[bytes] | None
+    size: int
+    is_plain: bool
+    extract: Callable[[Path], object]
 
 
-def extract(archive: Path, root: Path, folder: str, *, limit: int) -> None:
-    """Puts the content of `archive`, which must lie below `folder`, into `root / folder`.
+class _Header(tarfile.TarInfo):
+    """A member of a tar whose headers are small: the library reads each into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _IS_HEADER and header.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header
+
+
+def extract(archive: Path, root: Path, folder: str, *, most_bytes: int, most_members: int) -> None:
+    """Puts the content of a tar or zip, which must lie below `folder`, into `root / folder`.
 
     It is unpacked beside its place first. If the folder is not there yet, it appears as a whole;
     otherwise its files are replaced one by one, and others in it are left alone.
-
-    Args:
-        archive: A tar (plain or compressed) or a zip file.
-        root: The folder of data sets.
-        folder: The one folder that the archive may write to.
-        limit: The greatest number of unpacked bytes.
     """
     root.mkdir(parents=True, exist_ok=True)
     sweep(root, pattern=".unpacking-*", older_than=A_DAY)
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as name:
         staging = Path(name)
         try:
-            _unpack(archive, staging, folder, limit)
+            _unpack(archive, staging, folder, most_bytes, most_members)
         except UserError:
             raise
         except _DAMAGE as error:
@@ -68,74 +78,61 @@ def extract(archive: Path, root: Path, folder: str, *, limit: int) -> None:
         _put_in_place(staging / folder, root / folder)
 
 
-def _unpack(archive: Path, staging: Path, folder: str, limit: int) -> None:
-    left = limit
+def _unpack(archive: Path, staging: Path, folder: str, most_bytes: int, most_members: int) -> None:
+    size = 0
     with _members(archive) as members:
-        for member in members:
-            target = staging / _checked(archive, member.name, folder)
-            if member.is_folder:
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            # what other systems leave beside each file
-            if target.name.startswith("._") or "__MACOSX" in target.parts:
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            assert member.stream is not None
-            with member.stream as source, target.open("wb") as sink:
-                # counted while it is written: what an archive says about its sizes may be false
-                while chunk := source.read(_CHUNK):
-                    left -= len(chunk)
-                    if left < 0:
-                        raise UserError(
-                            f"{archive} must unpack to at most {limit} bytes; it has more. "
-                            "It is not the publisher's file: delete it."
-                        )
-                    sink.write(chunk)
+        for number, member in enumerate(members, start=1):
+            # the libraries write no more than what a member says
+            size += member.size
+            if size > most_bytes or number > most_members:
+                raise UserError(
+                    f"{archive} must unpack to at most {most_bytes} bytes in {most_members} "
+                    "files and folders; it has more. It is not the publisher's "
+                    "file: delete it."
+                )
+            fault = _fault(member, folder)
+            if fault is not None:
+                raise UserError(
+                    f"{archive} must hold plain files only; its member {member.name!r} {fault}. "
+                    "It may be malicious: nothing of it was kept. Delete it."
+                )
+            # other systems leave files of their own beside each
+            path = PurePosixPath(member.name)
+            if not path.name.startswith("._") and "__MACOSX" not in path.parts:
+                member.extract(staging)
 
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[_Member]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
-            yield _zip_members(archive, zipped)
+            yield (_zip_member(zipped, info) for info in zipped.infolist())
     else:
-        with tarfile.open(archive) as tarred:
-            yield _tar_members(archive, tarred)
+        with tarfile.open(archive, tarinfo=_Header) as tarred:
+            yield (_tar_member(tarred, info) for info in tarred)
 
 
-def _tar_members(archive: Path, tarred: tarfile.TarFile) -> Iterator[_Member]:
-    for info in tarred:
-        if not (info.isreg() or info.isdir()):
-            raise _refusal(archive, info.name, "is a link or a device")
-        yield _Member(info.name, info.isdir(), tarred.extractfile(info))
+def _tar_member(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
+    def extract(folder: Path) -> None:
+        tarred.extract(info, folder, filter="data")
+
+    return _Member(info.name, info.size, info.isreg() or info.isdir(), extract)
 
 
-def _zip_members(archive: Path, zipped: zipfile.ZipFile) -> Iterator[_Member]:
-    for info in zipped.infolist():
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _refusal(archive, info.filename, "is a link or a device")
-        if info.flag_bits & 1:
-            raise _refusal(archive, info.filename, "is encrypted")
-        folder = info.is_dir()
-        yield _Member(info.filename, folder, None if folder else zipped.open(info))
+def _zip_member(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    is_plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+    return _Member(info.filename, info.file_size, is_plain, lambda to: zipped.extract(info, to))
 
 
-def _checked(archive: Path, name: str, folder: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    parts = [part for part in path.parts if part != "."]
-    if path.is_absolute() or ".." in parts or "\\" in name or ":" in name or "\0" in name:
-        raise _refusal(archive, name, "would be written outside of its folder")
-    if parts and parts[0] not in (folder, "__MACOSX"):
-        raise _refusal(archive, name, f"is not below {folder}")
-    return PurePosixPath(*parts)
-
-
-def _refusal(archive: Path, name: str, reason: str) -> UserError:
-    return UserError(
-        f"{archive} must hold plain files only; its member {name!r} {reason}. It may be "
-        "malicious: nothing of it was kept. Delete it."
-    )
+def _fault(member: _Member, folder: str) -> str | None:
+    path = PurePosixPath(member.name)
+    if not member.is_plain:
+        return "is a link or a device"
+    if path.is_absolute() or ".." in path.parts or set(member.name) & set("\\:\0"):
+        return "would be written outside of its folder"
+    if path.parts and path.parts[0] not in (folder, "__MACOSX"):
+        return f"is not below {folder}"
+    return None
 
 
 def _put_in_place(source: Path, target: Path) -> None:
@@ -148,12 +145,3 @@ def _put_in_place(source: Path, target: Path) -> None:
             there.mkdir(parents=True, exist_ok=True)
         else:
             path.replace(there)
-
-
-def place_file(file: Path, root: Path, folder: str) -> None:
-    """Puts a data set that is one file into its folder."""
-    target = root / folder / file.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.part")
-    shutil.copyfile(file, partial)
-    partial.replace(target)

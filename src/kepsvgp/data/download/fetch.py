@@ -1,5 +1,6 @@
 """Gets a data set from its publisher into the folder of data sets."""
 
+import shutil
 import urllib.parse
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from kepsvgp.data.download import archive
 from kepsvgp.data.download.catalogue import DataSet
 from kepsvgp.data.download.web import OnProgress, Unreachable, download, md5_of
 from kepsvgp.errors import UserError
+from kepsvgp.files import replacing
 
 
 def fetch(
@@ -43,9 +45,11 @@ def fetch(
     else:
         _download(data_set, address, path, on_progress, pause_seconds)
     if path.suffix in (".gz", ".tar", ".tgz", ".zip"):
-        archive.extract(path, root, data_set.folder, limit=data_set.unpacked_limit)
+        most = {"most_bytes": data_set.unpacked_bytes, "most_members": data_set.members}
+        archive.extract(path, root, data_set.folder, **most)
     else:
-        archive.place_file(path, root, data_set.folder)
+        with replacing(root / data_set.folder / path.name) as temporary:
+            shutil.copyfile(path, temporary)
     missing = data_set.missing(root)
     if missing:
         raise UserError(f"{path} must contain {missing[0].relative_to(root)}; it does not.")

@@ -29,20 +29,20 @@ def verify(data_set: DataSet, root: Path) -> list[Finding]:
     if not folder.exists():
         return [Finding(data_set.folder, "missing")]
     if not data_set.files:
-        return [_judge(data_set, "", folder, None)._replace(name=data_set.folder)]
+        return [_judge(data_set, "", folder, "")._replace(name=data_set.folder)]
     return [_judge(data_set, name, folder / name, md5) for name, md5 in data_set.files.items()]
 
 
-def _judge(data_set: DataSet, name: str, path: Path, md5: str | None) -> Finding:
+def _judge(data_set: DataSet, name: str, path: Path, md5: str) -> Finding:
     if not path.exists():
         return Finding(name, "missing")
-    if md5 is not None and md5_of(path) == md5:
+    if md5 and md5_of(path) == md5:
         return Finding(name, "official")
     try:
         remark = _inspect(data_set, name, path)
     except UserError as error:
         return Finding(name, "damaged", str(error))
-    if md5 is None:
+    if not md5:
         return Finding(name, "not official" if remark else "complete", remark)
     return Finding(name, "not official", remark or "another checksum than the publisher's")
 

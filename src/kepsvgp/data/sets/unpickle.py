@@ -1,8 +1,7 @@
-"""Reads pickles that hold plain data, and nothing else.
+"""Reads the pickles in which CIFAR is distributed, and nothing else.
 
-The publishers of CIFAR distribute Python pickles, and a pickle can run any program. This
-reader builds dictionaries, lists, strings, bytes, numbers and numeric arrays; a file that asks
-for anything more is refused before it gets it.
+A pickle can run any program. This reader builds dictionaries, lists, strings, numbers and arrays
+of bytes; a file that asks for anything more is refused before it gets it.
 """
 
 import pickle
@@ -10,7 +9,7 @@ import pickletools
 import struct
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -18,55 +17,39 @@ from kepsvgp.errors import UserError
 
 # what damaged pickles raise; all of them are the file's fault
 _DAMAGE = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    RecursionError,
-    struct.error,
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError),
+    *(OverflowError, MemoryError, RecursionError, struct.error),
 )
 
 
 class _Forbidden(Exception):
-    """The pickle names something that plain data does not need."""
+    """The pickle asks for something that CIFAR does not need."""
 
 
 class _Type:
-    """Stands for numpy.dtype while the file is read: a numeric type and its byte order."""
+    """Stands for numpy.dtype: there are bytes, and no others."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        name = code.decode("ascii") if isinstance(code, bytes) else code
-        self.dtype = np.dtype(name)
-        if self.dtype.kind not in "biuf":
-            raise _Forbidden(f"an array of type {name!r}")
+        if code not in ("u1", b"u1"):
+            raise _Forbidden(f"an array of type {code!r}")
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        big = state[1] in (b">", ">")
-        self.dtype = self.dtype.newbyteorder(">" if big else "<")
+    def __setstate__(self, state: object) -> None: ...
 
 
 class _Array:
-    """Stands for numpy.ndarray while the file is read: only bytes, a shape and a type."""
+    """Stands for numpy.ndarray: as large as the bytes that the file has for it."""
 
-    array: np.ndarray
+    array: np.ndarray | None = None
+
+    def __init__(self, *_: object) -> None: ...
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, fortran, data = state
         if not (isinstance(kind, _Type) and isinstance(data, bytes)):
             raise _Forbidden("an array of objects")
         # numpy checks that the bytes fill the shape; the copy does not hold on to the file's
-        flat = np.frombuffer(data, kind.dtype)
+        flat = np.frombuffer(data, np.uint8)
         self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
-
-
-def _array(subtype: object, *_: object) -> _Array:
-    if subtype is not _Array:
-        raise _Forbidden("an array of an unknown class")
-    return _Array()
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -76,34 +59,31 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         match module_name, global_name:
-            case "numpy", "ndarray":
-                return _Array
             case "numpy", "dtype":
                 return _Type
+            case "numpy", "ndarray":
+                return _Array
             # a new function each time: a pickle may set attributes of what it is given
             case "numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct":
-                return lambda *arguments: _array(*arguments)
+                return lambda *_: _Array()
             case "_codecs", "encode":
                 return lambda *arguments: _encode(*arguments)
-            case _:
-                raise _Forbidden(f"{module_name}.{global_name}")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise _Forbidden("an object from elsewhere")
+        raise _Forbidden(f"{module_name}.{global_name}")
 
 
-def load_plain(path: Path) -> Any:
-    """The content of a pickle of plain data; anything else is a `UserError`."""
+def load_plain(path: Path) -> dict[str, Any]:
+    """The dictionary in a pickle of CIFAR's kind; anything else is a `UserError`."""
     try:
         with path.open("rb") as stream, warnings.catch_warnings():
             # pickletools undoes escapes in names, and Python deprecates some that damage makes
             warnings.simplefilter("ignore", DeprecationWarning)
             _check_memo(stream)
             stream.seek(0)
-            content = _PlainUnpickler(stream, encoding="bytes").load()
+            content = _Unpickler(stream, encoding="bytes").load()
+        return {_text(name): _plain(value) for name, value in content.items()}
     except _Forbidden as error:
         raise UserError(
             f"{path} must hold nothing but arrays, strings, lists and dictionaries; it asks for "
@@ -114,7 +94,6 @@ def load_plain(path: Path) -> Any:
             f"{path} must be a whole pickle file; reading it failed ({error}). It is truncated "
             "or another file under this name: delete it and fetch it again."
         ) from None
-    return _plain(content)
 
 
 def _check_memo(stream: BinaryIO) -> None:
@@ -124,13 +103,10 @@ def _check_memo(stream: BinaryIO) -> None:
             raise pickle.UnpicklingError(f"memo entry {argument} after {count} operations")
 
 
-def _plain(content: Any) -> Any:
-    """Arrays for what stood for them, and text keys for the bytes that Python 2 wrote."""
-    if isinstance(content, _Array):
-        return content.array
-    if isinstance(content, dict):
-        return {
-            name.decode("latin1") if isinstance(name, bytes) else name: _plain(value)
-            for name, value in content.items()
-        }
-    return content
+def _text(name: object) -> object:
+    # Python 2 wrote bytes
+    return name.decode("latin1") if isinstance(name, bytes) else name
+
+
+def _plain(value: object) -> object:
+    return value.array if isinstance(value, _Array) else value

@@ -90,7 +90,9 @@ def load_model(encoder: Encoder) -> "PreTrainedModel":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model = AutoModel.from_pretrained(encoder.folder, use_safetensors=True)
+        model = AutoModel.from_pretrained(
+            encoder.folder, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError, RuntimeError) as error:
         raise store.refuse(
             encoder.folder, "a Hugging Face encoder", f"loading it failed ({error})"

@@ -4,7 +4,7 @@ Every sequence is `[CLS] … [SEP]`, cut to a maximal length; nothing is padded 
 """
 
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 MINILM = "minilm"
 # part of the name of every cached file: raise it whenever the tokens change
 VERSION = 1
-# texts that are tokenised together
+# texts that are tokenised together, and their characters
 CHUNK = 1_000
+CHUNK_CHARACTERS = 2**20
+# no language has words of this length throughout
+_CHARACTERS_PER_TOKEN = 32
 
 
 def minilm_folder() -> Path:
@@ -107,27 +110,39 @@ def padding_id(tokenizer: "Tokenizer") -> int:
     return 0
 
 
+def shortened(text: str, max_length: int) -> str:
+    """The beginning of a text, with all that `max_length` tokens can tell of it.
+
+    The libraries split a text as a whole before they cut it, at hundreds of bytes a character.
+    """
+    return text[: _CHARACTERS_PER_TOKEN * max(max_length, 128)]
+
+
 def tokenize(tokenizer: "Tokenizer", texts: Iterable[str], max_length: int) -> Ragged:
     """Token ids of each text, special tokens included, cut to `max_length`."""
     tokenizer.enable_truncation(max_length)
-    flat: list[np.ndarray] = []
-    lengths = [0]
+    flat = [
+        np.array(encoding.ids, np.int32)
+        for chunk in _chunks(shortened(text, max_length) for text in texts)
+        for encoding in tokenizer.encode_batch_fast(chunk)
+    ]
+    everything = np.concatenate(flat) if flat else np.empty(0, np.int32)
+    lengths = torch.tensor([0, *map(len, flat)])
+    return Ragged(torch.from_numpy(everything), lengths.cumsum(0))
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of texts that are tokenised together, neither too many nor too long."""
     chunk: list[str] = []
-
-    def encode() -> None:
-        for encoding in tokenizer.encode_batch_fast(chunk):
-            ids = np.array(encoding.ids, np.int32)
-            flat.append(ids)
-            lengths.append(len(ids))
-        chunk.clear()
-
+    characters = 0
     for text in texts:
         chunk.append(text)
-        if len(chunk) == CHUNK:
-            encode()
-    encode()
-    everything = np.concatenate(flat) if flat else np.empty(0, np.int32)
-    return Ragged(torch.from_numpy(everything), torch.tensor(lengths).cumsum(0))
+        characters += len(text)
+        if len(chunk) == CHUNK or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def cached_tokens(path: Path, make: Callable[[], Ragged]) -> Ragged:
