@@ -1,6 +1,7 @@
 """The one direction of imports: what stands left knows nothing of what stands on its right."""
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -81,3 +82,11 @@ def test_importing_the_package_s_help_does_not_import_torch(tmp_path) -> None:
 def test_levels_are_disjoint() -> None:
     assert all(not left & right for left, right in pairwise(ORDER))
     assert sum(map(len, ORDER)) == len(LEVEL)
+
+
+def test_contributors_are_shown_the_same_order() -> None:
+    text = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    shown = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(shown) == sorted(LEVEL)
+    assert [LEVEL[name] for name in shown] == sorted(LEVEL[name] for name in shown)
