@@ -112,8 +112,8 @@ def csv_cell(text: str) -> str:
     the file: the csv module quotes these, and others end the row.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    guarded = "".join(map(_guarded, re.split(r"([;|\t\n])", text)))
-    return f"'{guarded}" if text.startswith(("\t", "\n")) else guarded
+    guarded = "".join(map(_guarded, re.split(r"([;|\t])", text)))
+    return f"'{guarded}" if guarded.startswith(("\t", "\n")) else guarded
 
 
 def _guarded(piece: str) -> str:
