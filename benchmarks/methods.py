@@ -29,7 +29,7 @@ from kepsvgp.data.store import data_root
 from kepsvgp.inference.prediction import Predictor, predict_batches
 from kepsvgp.methods import ensemble, kfllla, mc_dropout, msp, sngp, temperature
 from kepsvgp.models import Classifier, build_model
-from kepsvgp.runs.folder import input_shape
+from kepsvgp.runs.record import input_shape
 
 BASELINE: Method = "msp"
 ENSEMBLE_SIZE = 5

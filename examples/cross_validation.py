@@ -41,7 +41,9 @@ from kepsvgp.metrics import all_metrics, paired_bootstrap
 from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.ops.denormals import flushed_denormals
 from kepsvgp.runs.evaluation import default_device, evaluate
-from kepsvgp.runs.folder import CHECKPOINTS, Checkpoint, RunFolder, library_versions
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.record import library_versions
+from kepsvgp.runs.weights import CHECKPOINTS, Checkpoint
 
 COLUMNS = {metric.name: metric.factor for metric in OF_A_SET}
 # sections of the configuration, and settings, that an arm cannot have of its own

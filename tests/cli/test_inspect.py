@@ -8,7 +8,7 @@ from kepsvgp.cli import main
 from kepsvgp.config.file import parse_config
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
-from kepsvgp.report.spectra import read_spectra
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.loop import train
 
 
@@ -48,7 +48,7 @@ def test_inspect_writes_what_the_report_reads(run, monkeypatch, capsys) -> None:
     assert "head 2: KL" in shown
     content = json.loads((run / "inspect.json").read_text())
     assert content["examples"] == 10
-    spectra = read_spectra(run)
+    spectra = RunFolder(run).inspection()
     assert spectra is not None
     assert [layer.kind for layer in spectra.layers] == ["softmax", "kep"]
     assert spectra.layers[1].findings == content["layers"][1]["findings"]

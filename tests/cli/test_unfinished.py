@@ -7,7 +7,6 @@ import pytest
 from cli.test_train import SMALL, call
 from PIL import Image
 
-from kepsvgp.paper.records import unfinished
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training import loop as training
 
@@ -55,7 +54,7 @@ def test_the_command_that_is_named_finishes_the_run(stopped, tmp_path, monkeypat
 
     assert call(monkeypatch, *shlex.split(command)[1:]) == 0
 
-    assert unfinished(RunFolder(run)) is None
+    assert RunFolder(run).unfinished() is None
     capsys.readouterr()
     assert call(monkeypatch, "evaluate", run, "--splits", "test") == 0
     assert "stopped" not in capsys.readouterr().err

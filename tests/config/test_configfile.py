@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from kepsvgp.config.file import differences, dump_config, load_config, parse_config
+from kepsvgp.config.comparison import differences
+from kepsvgp.config.file import dump_config, load_config, parse_config
 from kepsvgp.config.sections import PARTS, Method, RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.models import ImageShape, TextShape, build_model

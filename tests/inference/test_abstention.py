@@ -10,7 +10,7 @@ from kepsvgp import Abstainer, Prediction
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import entropy
-from kepsvgp.runs.folder import write_weights
+from kepsvgp.runs.weights import write_weights
 
 
 def calibrated(num_examples: int, generator: torch.Generator) -> tuple[Prediction, Tensor]:

@@ -8,7 +8,7 @@ import pytest
 from kepsvgp.errors import UserError
 from kepsvgp.paper.plan import row_task, tasks_of
 from kepsvgp.paper.processes import Outcome, execute
-from kepsvgp.paper.records import failure, is_trained
+from kepsvgp.paper.records import failure
 from kepsvgp.paper.runner import Job, local_processes, ray_cluster, run_jobs
 from kepsvgp.paper.tables import find
 from kepsvgp.paper.timing import timing_of
@@ -92,13 +92,13 @@ def test_execute_tells_why_a_job_failed_and_forgets_it_when_it_succeeds(swept, t
     assert outcome.reason is not None
     assert "cifar-10-batches-py" in outcome.reason
     assert failure(tmp_path, task.name) == outcome.reason
-    assert not is_trained(RunFolder(tmp_path / task.name))
+    assert not RunFolder(tmp_path / task.name).is_finished()
 
     again = execute(task.name, task.model_dump_json(), str(tmp_path), 1)
 
     assert again.reason is None
     assert failure(tmp_path, task.name) is None
-    assert is_trained(RunFolder(tmp_path / task.name))
+    assert RunFolder(tmp_path / task.name).is_finished()
 
 
 def test_execute_names_the_signal_that_ended_a_job(tmp_path) -> None:

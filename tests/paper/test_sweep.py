@@ -327,7 +327,7 @@ def test_spectra_of_other_weights_or_examples_are_not_the_figure_s(swept, tmp_pa
     run = RunFolder(swept.out / task.name)
     found = inspected(run, "score")
     assert found is not None
-    assert found["checkpoint"] == "score"
+    assert found.checkpoint == "score"
     assert inspected(run, "last") is None
     copy = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
     inspect_run(copy, copy.benchmark(), checkpoint="score", split="val", examples=3)

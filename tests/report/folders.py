@@ -80,7 +80,10 @@ def write_run(
     config = config or RunConfig(method="kep")
     write_atomic(folder / "config.toml", dump_config(config))
     record = {"task": task, "classes": list(classes), "notes": list(notes), "parameters": 123_456}
-    write_json(folder / "run.json", record)
+    own = config.model.svdkl.epochs if config.method == "svdkl" else None
+    planned = own or config.train.epochs
+    finished = epochs in (None, planned)
+    write_json(folder / "run.json", {**record, "epochs": planned, "finished": finished})
     write_json_lines(folder / "history.jsonl", history(config, epochs or config.train.epochs))
     metrics = {method: measured(splits) for method, splits in methods.items()}
     write_json(folder / "metrics.json", {checkpoint: metrics})

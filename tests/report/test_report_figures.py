@@ -8,7 +8,7 @@ from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.figure_files import _file_names, shift_kinds, write_figures
 from kepsvgp.report.models import compare
-from kepsvgp.report.spectra import Spectra
+from kepsvgp.runs.inspection import Inspection
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_confidence_separation_has_a_panel_per_model(confidence) -> None:
 
 
 def test_kernel_spectra_have_a_panel_per_layer_and_the_cumulative_one() -> None:
-    spectra = Spectra.model_validate(made_spectra(5))
+    spectra = Inspection.model_validate(made_spectra(5))
 
     figure = figures.kernel_spectra({"KEP-SVGP": spectra, "MSP": spectra})
 

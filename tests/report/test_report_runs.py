@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import numpy as np
@@ -8,10 +7,10 @@ from report.folders import draw, made_spectra, write_run
 
 from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
-from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import Prediction
-from kepsvgp.report.runs import find_runs, read_predictions, read_run
-from kepsvgp.report.spectra import read_spectra
+from kepsvgp.report.runs import read_predictions, read_run
+from kepsvgp.runs.folder import RunFolder, find_runs
+from kepsvgp.runs.inspection import Inspection
 
 
 def test_read_run_has_everything_that_was_written(digits_runs) -> None:
@@ -59,8 +58,8 @@ def test_read_predictions_names_a_damaged_file(tmp_path, content) -> None:
 def test_find_runs_looks_inside_a_folder_of_runs(digits_runs) -> None:
     parent = digits_runs[0].parent
 
-    assert find_runs([parent]) == sorted(digits_runs)
-    assert find_runs([digits_runs[0], digits_runs[0]]) == [digits_runs[0]]
+    assert [run.path for run in find_runs([parent])] == sorted(digits_runs)
+    assert find_runs([digits_runs[0], digits_runs[0]]) == [RunFolder(digits_runs[0])]
 
 
 def test_find_runs_says_what_is_no_run(tmp_path) -> None:
@@ -96,36 +95,25 @@ def test_checkpoint_that_was_not_evaluated_is_refused(digits_runs) -> None:
         run.checkpoint("last")
 
 
-def test_read_spectra_round_trip(tmp_path) -> None:
+def test_inspection_round_trip(tmp_path) -> None:
     written = made_spectra(5)
-    write_run(tmp_path / "run", {}, spectra=written)
+    run = RunFolder(write_run(tmp_path / "run", {}, spectra=written))
 
-    found = read_spectra(tmp_path / "run")
+    found = run.inspection()
 
     assert found is not None
-    assert json.loads(found.model_dump_json()) == written
+    assert found == Inspection.model_validate(written)
     np.testing.assert_allclose(
         found.layers[1].cumulative, np.cumsum(written["layers"][1]["singular_values"])
     )
-    assert read_spectra(tmp_path) is None
+    assert run.inspection("last") is None
+    assert RunFolder(write_run(tmp_path / "other", {})).inspection() is None
 
 
-def test_read_spectra_names_the_wrong_field(tmp_path) -> None:
+def test_wrong_field_of_an_inspection_is_named(tmp_path) -> None:
     wrong = made_spectra(5)
     wrong["layers"][1]["heads"] = "four"
-    write_json(tmp_path / "inspect.json", wrong)
+    run = RunFolder(write_run(tmp_path / "run", {}, spectra=wrong))
 
-    with pytest.raises(UserError, match=r"layers\.1\.heads.*kepsvgp inspect"):
-        read_spectra(tmp_path)
-
-
-def test_read_spectra_leaves_other_keys_alone(tmp_path) -> None:
-    written = made_spectra(5)
-    written["layers"][1]["posterior"] = {"kl": [1.0, 2.0]}
-    write_json(tmp_path / "inspect.json", written)
-
-    found = read_spectra(tmp_path)
-
-    assert found is not None
-    assert found.layers[1].overlap is not None
-    assert found.layers[1].overlap.left == 0.81
+    with pytest.raises(UserError, match=r"layers\.1\.heads"):
+        run.inspection()

@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from kepsvgp import files
+from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.file import parse_config
 from kepsvgp.config.sections import DataConfig, RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.runs.folder import RunFolder, with_absolute_paths
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training import loop as training
 from kepsvgp.training.loop import (
     derive_seed,

@@ -39,7 +39,8 @@ def evaluate(
     from kepsvgp.errors import UserError
     from kepsvgp.methods.registry import get_method, result_name, split_name
     from kepsvgp.runs.evaluation import default_device, evaluate, split_names
-    from kepsvgp.runs.folder import RunFolder, as_checkpoint
+    from kepsvgp.runs.folder import RunFolder
+    from kepsvgp.runs.weights import as_checkpoint
 
     folder, *members = map(RunFolder, run)
     config = folder.config()

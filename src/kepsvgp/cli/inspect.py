@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kepsvgp.paper.findings import Inspection
+    from kepsvgp.runs.inspection import Inspection
 
 
 class Split(StrEnum):
@@ -35,7 +35,8 @@ def inspect(
     """
     from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.paper.inspection import inspect_run
-    from kepsvgp.runs.folder import RunFolder, as_checkpoint
+    from kepsvgp.runs.folder import RunFolder
+    from kepsvgp.runs.weights import as_checkpoint
 
     folder = RunFolder(run)
     warn_if_unfinished(run)

@@ -23,13 +23,13 @@ def report(
     from kepsvgp.cli.unfinished import warn_if_unfinished
     from kepsvgp.errors import UserError, printable
     from kepsvgp.report import write_report
-    from kepsvgp.report.runs import find_runs
+    from kepsvgp.runs.folder import find_runs
 
     if out.suffix.lower() not in (".html", ".htm"):
         # it replaces what is there, which might be a file of a run
         raise UserError(f"--out must end in .html or .htm; got {out.name}.")
     for run in find_runs(runs):
-        warn_if_unfinished(run)
+        warn_if_unfinished(run.path)
     typer.echo(printable(str(write_report(runs, out, checkpoint=checkpoint))))
     if figures is not None:
         from kepsvgp.report.figure_files import write_figures

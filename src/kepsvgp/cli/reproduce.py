@@ -242,7 +242,7 @@ def _draw(found: "FigureData") -> "Figure":
     import numpy as np
 
     from kepsvgp.report import figures
-    from kepsvgp.report.spectra import Spectra
+    from kepsvgp.runs.inspection import Inspection
 
     match found.figure.name:
         case "figure2":
@@ -255,7 +255,7 @@ def _draw(found: "FigureData") -> "Figure":
             return figures.confidence_separation(groups)
         case "figure4":
             return figures.kernel_spectra(
-                {model: Spectra.model_validate(values) for model, values in found.data.items()}
+                {model: Inspection.model_validate(values) for model, values in found.data.items()}
             )
         case _:
             title = "AURC × 1000, mean of all severities"

@@ -13,13 +13,12 @@ def warn_if_unfinished(run: Path) -> None:
     Says nothing of a run that cannot be read: the command itself does, if it needs what is wrong.
     """
     from kepsvgp.errors import UserError, printable
-    from kepsvgp.paper.records import unfinished
     from kepsvgp.runs.folder import RunFolder
 
     folder = RunFolder(run)
     missing = None
     with suppress(UserError):
-        missing = unfinished(folder)
+        missing = folder.unfinished()
     if missing is not None:
         command = ["kepsvgp", "train", str(folder.config_file), "--out", str(run), "--resume"]
         line = f"{run} {missing}; continue with `{shlex.join(command)}`"

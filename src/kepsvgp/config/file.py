@@ -70,26 +70,6 @@ def check_config(path: Path, record: Mapping[str, Any]) -> None:
         raise damaged(path, "the configuration of the run", "its checksum is not that in run.json")
 
 
-def differences(one: RunConfig, other: RunConfig) -> list[str]:
-    """Names of the fields in which two configurations differ, versions aside."""
-    flat_one, flat_other = _flatten(one.model_dump()), _flatten(other.model_dump())
-    return [
-        name
-        for name in flat_one | flat_other
-        if not name.startswith("versions") and flat_one.get(name) != flat_other.get(name)
-    ]
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _apply(values: dict[str, Any], override: str) -> None:
     """Sets one value in place, from `section.key=value`."""
     check_name(Path(override))

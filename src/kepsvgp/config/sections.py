@@ -5,7 +5,7 @@ configuration that exists is a configuration that makes sense.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,8 @@ from pydantic import (
     PositiveFloat,
     model_validator,
 )
+
+from kepsvgp.config.comparison import FREE, flatten
 
 BenchmarkName = Literal["digits", "cifar10", "cifar100", "imdb", "cola", "images", "csv"]
 
@@ -371,6 +373,11 @@ class RunConfig(Section):
     def kl_weight(self) -> float:
         """The weight of the method's KL."""
         return self.objective.kl_weight if self.method == "kep" else 1.0
+
+    def identity(self) -> dict[str, Any]:
+        """Its settings by dotted name, without those that do not make a run another."""
+        values = flatten(self.model_dump(mode="json", exclude={"versions"}))
+        return {name: value for name, value in values.items() if name not in FREE}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from rich.console import Console
 
+from kepsvgp.config.comparison import other_inputs
 from kepsvgp.config.sections import Method, RunConfig
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.benchmark import is_same_split
@@ -24,7 +25,8 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods import ensemble, kfllla, mc_dropout, msp, sngp, svdkl, temperature
-from kepsvgp.runs.folder import Checkpoint, RunFolder, other_inputs
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import Checkpoint
 from kepsvgp.training.loop import train
 
 PostHoc = Literal["temperature", "mc_dropout", "kfllla", "ensemble"]

@@ -23,10 +23,10 @@ from kepsvgp.inference.prediction import to_device
 from kepsvgp.methods.pooled import pooled
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.sngp import RandomFeatureGP
-from kepsvgp.runs.folder import (
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import (
     CHECKPOINTS,
     Checkpoint,
-    RunFolder,
     read_weights,
     weights_about,
     write_weights,
@@ -43,9 +43,9 @@ def fit(
     console: Console | None = None,
 ) -> RunFolder:
     """Trains the network, then fits the posterior of every checkpoint."""
-    run = train(config, benchmark, out, resume=resume, console=console)
+    run = train(config, benchmark, out, resume=resume, console=console, finish=False)
     if is_main_process():
-        if not is_finished(run):
+        if not run.is_finished():
             # what was measured before has no posterior in it
             run.forget_results()
         for checkpoint in CHECKPOINTS:
@@ -53,13 +53,8 @@ def fit(
         # what was selected is one of them
         chosen = run.weights_file(config.train.select)
         write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))
+        run.finish()
     return run
-
-
-def is_finished(run: RunFolder) -> bool:
-    """Whether the weights of a trained run have their posterior, which is fitted after training."""
-    head = run.model().head
-    return isinstance(head, RandomFeatureGP) and head.is_fitted
 
 
 def fit_posterior(

@@ -14,13 +14,14 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from kepsvgp.config.file import differences
+from kepsvgp.config.comparison import differences, other_inputs
 from kepsvgp.config.sections import RunConfig, SvdklConfig, TrainConfig
 from kepsvgp.data import Benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.runs.folder import RunFolder, make_record, other_inputs, own_randomness
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.record import make_record
 from kepsvgp.training.loop import derive_seed, train
 
 # what the weights of both steps must have in common
@@ -50,7 +51,7 @@ def fit(
 
     The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
     """
-    RunFolder(out).check_place(config, make_record(benchmark, 0), resume=resume)
+    RunFolder(out).check_place(config, make_record(benchmark), resume=resume)
     first = _softmax_run(config, benchmark, out, console)
     return train(
         config,
@@ -72,7 +73,7 @@ def starting_weights(config: RunConfig, softmax: Classifier) -> dict[str, Tensor
     assert isinstance(softmax.head, nn.Linear)
     num_classes, dim = softmax.head.weight.shape
     step = config.model.svdkl
-    with own_randomness():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "svdkl"))
         head = AdditiveGridGP(
             dim,
@@ -120,10 +121,9 @@ def _softmax_run(
             "model.svdkl.softmax_run must be a run of the same network with the same inputs; "
             f"{', '.join(others)} of {given} differ."
         )
-    done, total = len(run.history()), run.config().train.epochs
-    if done < total:
+    if not run.is_finished():
         raise UserError(
-            f"model.svdkl.softmax_run must be a run that came to its end; {given} stopped after "
-            f"{done} of {total} epochs. Continue it with --resume."
+            f"model.svdkl.softmax_run must be a run that came to its end; {given} "
+            f"{run.unfinished()}. Continue it with --resume."
         )
     return run

@@ -23,7 +23,7 @@ from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_scor
 from kepsvgp.paper.declarations import Column, Figure, Row, Table
 from kepsvgp.paper.plan import Ask, Study, Task, row_task, rows_of
 from kepsvgp.paper.published import Number, published
-from kepsvgp.paper.records import ask_key, failure, is_trained, read_record
+from kepsvgp.paper.records import ask_key, failure, read_record
 from kepsvgp.paper.timing import Times, Timing, timing_of
 from kepsvgp.runs.folder import RunFolder
 
@@ -91,7 +91,7 @@ class Reader:
         run = RunFolder(self.out / task.name)
         reason = failure(self.out, task.name)
         try:
-            if is_trained(run):
+            if run.is_finished():
                 return run
         except UserError as error:
             reason = str(error)

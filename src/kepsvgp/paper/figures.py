@@ -135,7 +135,7 @@ def _spectra(reader: Reader, notes: list[str]) -> dict[str, Any]:
         if found is None:
             notes.append(f"{row.title}: not inspected yet.")
         else:
-            spectra[row.title] = found
+            spectra[row.title] = found.model_dump()
     if reader.study.seeds > 1:
         notes.append("The spectra are those of the first seed.")
     return spectra

@@ -1,10 +1,9 @@
 """A table filled for one data set: numbers, claims and what was reduced, as one value."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kepsvgp.config.file import load_config
-from kepsvgp.config.sections import RunConfig
 from kepsvgp.files import read_json
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Cell, Reader, fill, timing_file, timing_for
@@ -103,27 +102,11 @@ def _reduced(study: Study) -> str:
     """What differs from the paper's configuration, `key=ours (paper's)`."""
     changes = []
     papers = load_config(config_name(study.dataset, "paper"))
-    flat_ours, flat_papers = _flat(load_config(study.source)), _flat(papers)
+    flat_ours, flat_papers = load_config(study.source).identity(), papers.identity()
     for key, value in flat_ours.items():
         if value != flat_papers.get(key):
             changes.append(f"{key}={value} (paper {flat_papers.get(key)})")
     return ", ".join(changes) or "the same settings"
-
-
-def _flat(config: RunConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude={"versions"})
-    return {
-        f"{prefix}{key}": value for prefix, section in _sections(values) for key, value in section
-    }
-
-
-def _sections(values: dict[str, Any], prefix: str = "") -> list[tuple[str, list[tuple[str, Any]]]]:
-    plain = [(key, value) for key, value in values.items() if not isinstance(value, dict)]
-    found = [(prefix, plain)]
-    for key, value in values.items():
-        if isinstance(value, dict):
-            found += _sections(value, f"{prefix}{key}.")
-    return found
 
 
 def best_rows(filled: Filled, column: Column) -> set[str]:

@@ -1,12 +1,9 @@
 """What `kepsvgp inspect` says of a run's attention layers, and what looks wrong about them."""
 
 import math
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from kepsvgp.files import read_json
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.inspection import Inspection, LayerReport, Posterior
 
 # examples of the test set that are looked at unless others are asked for
 EXAMPLES = 64
@@ -21,94 +18,11 @@ AT_PRIOR = 0.05
 NOISELESS = 0.01
 
 
-class Sides(BaseModel):
-    """One list for the left (query) side, one for the right (key) side."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    left: list[float]
-    right: list[float]
-
-
-class Shares(BaseModel):
-    """One number for each side."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    left: float
-    right: float
-
-
-class Posterior(BaseModel):
-    """What became of q(u), by head.
-
-    Attributes:
-        kl: KL[q(u) ‖ p(u)].
-        scale: Root mean square of the standard deviations of Λ⁻¹ u; 1 for the prior.
-        signal: Root mean square of the means of Λ⁻¹ u; 0 for the prior.
-        noise: Standard deviation of the GPs at the tokens as a share of their size, both as root
-            mean squares over examples, tokens and values: 0 for no noise, 1 for nothing else.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    kl: list[float]
-    scale: list[float]
-    signal: list[float]
-    noise: list[float]
-
-
-class LayerReport(BaseModel):
-    """One attention layer; `alignment` to `posterior` are None where nothing is learnt.
-
-    Attributes:
-        name: Its name in the model.
-        kind: softmax, kep, primal or sgpa.
-        heads: Number of heads.
-        rank: Number of kept pairs.
-        singular_values: Of its kernel, divided by their sum; means over examples and heads.
-        explained: Sum of the first `rank` of them.
-        alignment: |cosine| of each learnt with each exact singular vector, pair by pair.
-        principal: Cosines of the principal angles between the learnt and the exact subspace.
-        overlap: Mean squared principal cosine: the share of the exact subspace that the scores
-            span.
-        chance: The same for scores along random directions of the layer's own features.
-        posterior: What became of q(u).
-        findings: What looks wrong, in words; none for a healthy layer.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    kind: str
-    heads: int
-    rank: int | None = None
-    singular_values: list[float]
-    explained: float | None = None
-    alignment: Sides | None = None
-    principal: Sides | None = None
-    overlap: Shares | None = None
-    chance: Shares | None = None
-    posterior: Posterior | None = None
-    findings: list[str] = []
-
-
-class Inspection(BaseModel):
-    """The content of `inspect.json`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    examples: int
-    split: str
-    layers: list[LayerReport]
-    checkpoint: str = ""
-    """Whose weights were looked at; older files do not say, and have the selected ones."""
-
-
-def inspected(run: RunFolder, checkpoint: str) -> dict[str, Any] | None:
-    """What `inspect.json` says of a checkpoint, by the usual examples; None if of anything else."""
-    path = run.inspection_file
-    if not path.exists():
-        return None
-    found = read_json(path, "examples", "split", "layers", run=run.identity())
+def inspected(run: RunFolder, checkpoint: str) -> Inspection | None:
+    """What was seen of a checkpoint by the usual examples; None if not by these."""
+    found = run.inspection(checkpoint)
     usual = "test", min(EXAMPLES, run.record()["splits"]["sizes"]["test"])
-    about = found.get("checkpoint") or run.config().train.select
-    return found if (found["split"], found["examples"], about) == (*usual, checkpoint) else None
+    return found if found is not None and (found.split, found.examples) == usual else None
 
 
 def findings(report: LayerReport) -> list[str]:

@@ -17,18 +17,9 @@ from kepsvgp.attention.base import fixed_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
-from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import call, evaluating
 from kepsvgp.maths import svgp
-from kepsvgp.paper.findings import (
-    EXAMPLES,
-    Inspection,
-    LayerReport,
-    Posterior,
-    Shares,
-    Sides,
-    findings,
-)
+from kepsvgp.paper.findings import EXAMPLES, findings
 from kepsvgp.paper.kernels import (
     KINDS,
     Agreement,
@@ -39,7 +30,9 @@ from kepsvgp.paper.kernels import (
     normalised_spectrum,
     random_scores,
 )
-from kepsvgp.runs.folder import Checkpoint, RunFolder
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.inspection import Inspection, LayerReport, Posterior, Shares, Sides
+from kepsvgp.runs.weights import Checkpoint
 
 
 def inspect_run(
@@ -57,7 +50,7 @@ def inspect_run(
     inspection = inspect_model(model, batches(some, 16), split=split, seed=run.config().seed)
     about = {"checkpoint": checkpoint or run.config().train.select}
     inspection = inspection.model_copy(update=about)
-    write_json(run.inspection_file, inspection.model_dump(), run=run.identity())
+    run.write_inspection(inspection)
     return inspection
 
 

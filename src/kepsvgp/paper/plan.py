@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import PARTS, ModelConfig, ObjectiveConfig, RunConfig
 from kepsvgp.errors import UserError
@@ -25,16 +26,12 @@ from kepsvgp.paper.declarations import (
     Row,
     Table,
 )
-from kepsvgp.runs.folder import with_absolute_paths
 
 Profile = Literal["paper", "small"]
 
 # what may be asked of a run: its test or validation set, all shifted sets or the worst of each,
 # other data
 SELECTORS = ("test", "val", "shift", "shift@5", "ood")
-
-# where data lie and how a run is watched does not decide what comes out of it
-_FREE = (("data", "root"), ("train", "save_steps"), ("train", "tensorboard"))
 
 
 class Ask(NamedTuple):
@@ -187,10 +184,8 @@ def normalised(config: RunConfig) -> RunConfig:
 
 def run_name(config: RunConfig) -> str:
     """Folder of a run: what a person wants to see first, then the hash of all the rest."""
-    values = config.model_dump(mode="json", exclude={"versions"})
-    for section, key in _FREE:
-        values[section].pop(key)
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+    values = json.dumps(config.identity(), sort_keys=True)
+    digest = hashlib.sha256(values.encode()).hexdigest()[:10]
     return f"{config.data.name}-{config.method}-s{config.seed}-{digest}"
 
 

@@ -15,18 +15,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
-from kepsvgp.methods import sngp
 from kepsvgp.methods.svdkl import second_step
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.plan import Ask, Task
 from kepsvgp.paper.published import published
-from kepsvgp.runs.folder import RunFolder, with_absolute_paths
-from kepsvgp.training.state import load_position
+from kepsvgp.runs.folder import RunFolder
 
 SWEEP_FILE = "sweep.json"
 
@@ -70,16 +69,6 @@ def write_record(run: RunFolder, record: Record) -> None:
     write_json(run.path / SWEEP_FILE, record._asdict() | {"notes": notes})
 
 
-def is_trained(run: RunFolder) -> bool:
-    """Whether a run has come to its end."""
-    if not run.config_file.exists() or not run.weights_file().exists():
-        return False
-    position = load_position(run.state_file)
-    if position is None or not position.done:
-        return False
-    return run.config().method != "sngp" or sngp.is_finished(run)
-
-
 def is_answered(run: RunFolder, ask: Ask, record: Record) -> bool:
     """Whether every set that an ask means has its metrics and predictions.
 
@@ -100,21 +89,6 @@ def is_answered(run: RunFolder, ask: Ask, record: Record) -> bool:
 def total_epochs(config: RunConfig) -> int:
     """Epochs of a run's own training; SV-DKL's is its second step."""
     return second_step(config).epochs if config.method == "svdkl" else config.train.epochs
-
-
-def unfinished(run: RunFolder) -> str | None:
-    """What a run's training has not come to, in words; None if it has come to its end.
-
-    Told by its history, as copies may lack the state for `--resume`; a run without one is taken
-    for finished.
-    """
-    config, done = run.config(), len(run.history())
-    total = total_epochs(config)
-    if 0 < done < total:
-        return f"stopped after {done} of {total} epochs"
-    if config.method == "sngp" and not sngp.is_finished(run):
-        return "stopped before its posterior was fitted"
-    return None
 
 
 class Left(NamedTuple):
@@ -142,7 +116,7 @@ def left_of(task: Task, out: Path) -> Left:
 
 
 def _left_of(task: Task, run: RunFolder) -> Left:
-    if not is_trained(run):
+    if not run.is_finished():
         done = len(run.history()) if run.config_file.exists() else 0
         # the last step after the last epoch may be missing
         epochs = max(1, total_epochs(task.config) - done)

@@ -15,7 +15,6 @@ from pathlib import Path
 from kepsvgp.errors import UserError
 from kepsvgp.paper.plan import Task
 from kepsvgp.paper.processes import Outcome, Process, execute, note_failure
-from kepsvgp.paper.records import is_trained
 from kepsvgp.paper.timing import Timing
 from kepsvgp.runs.folder import RunFolder
 
@@ -43,7 +42,7 @@ def _run_tasks(tasks: Sequence[Task], out: Path, submit: Submit) -> Iterator[Out
                 continue
             del waiting[task.name]
             # one that is trained will do, even if something asked of it failed
-            broken = [name for name in task.after if not is_trained(RunFolder(out / name))]
+            broken = [name for name in task.after if not RunFolder(out / name).is_finished()]
             if broken:
                 why = ended[broken[0]].reason if broken[0] in ended else "it was not run"
                 reason = f"{broken[0]}, from which it starts, failed: {why}"

@@ -23,7 +23,7 @@ from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import call, to_device
 from kepsvgp.models import build_model
 from kepsvgp.runs.evaluation import default_device
-from kepsvgp.runs.folder import input_shape, own_randomness
+from kepsvgp.runs.record import input_shape
 from kepsvgp.training.objective import loss
 
 ROUNDS = 12
@@ -102,7 +102,7 @@ def side_by_side(
     ]
     steps = len(benchmark.train) // size
     times = {row: Times([], [], steps) for row in configs}
-    with own_randomness():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         rows = {row: _Stepper(config, benchmark, device) for row, config in configs.items()}
         for number in range(WARM_UP + rounds):

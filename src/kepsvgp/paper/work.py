@@ -19,12 +19,12 @@ from kepsvgp.paper.records import (
     Record,
     ask_key,
     is_answered,
-    is_trained,
     read_record,
     write_record,
 )
 from kepsvgp.runs.evaluation import default_device, evaluate
-from kepsvgp.runs.folder import RunFolder, as_checkpoint
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import as_checkpoint
 
 
 def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, str]:
@@ -35,7 +35,7 @@ def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, 
     """
     run = RunFolder(out / task.name)
     benchmark = load_benchmark(task.config.data)
-    if not is_trained(run):
+    if not run.is_finished():
         start = time.perf_counter()
         train_method(task.config, benchmark, run.path, resume=True, console=console)
         _remember(run, "train", start)

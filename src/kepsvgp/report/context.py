@@ -17,6 +17,7 @@ from kepsvgp.report.summary import (
     metric_table,
     verdict,
 )
+from kepsvgp.runs.folder import RunFolder
 
 NUM_COLOURS = 8
 STATES = {"calibrated": "good", "too few": "", "slightly off": "middling", "off": "bad"}
@@ -265,12 +266,11 @@ def _data_notes(comparison: Comparison, notes: Sequence[Note]) -> list[str]:
 
 def _stopped(comparison: Comparison) -> list[str]:
     """Runs whose training was interrupted."""
-    runs = {member.run.folder: member.run for member in comparison.members}
+    runs = dict.fromkeys(member.run.folder for member in comparison.members)
     return [
-        f"The training of {run.folder.name} stopped after {len(run.history)} of "
-        f"{run.planned_epochs} epochs."
-        for run in runs.values()
-        if 0 < len(run.history) < (run.planned_epochs or 0)
+        f"The training of {folder.name} {missing}."
+        for folder in runs
+        if (missing := RunFolder(folder).unfinished()) is not None
     ]
 
 

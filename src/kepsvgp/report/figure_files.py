@@ -11,8 +11,8 @@ from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.models import Comparison, Member, Model, compare
-from kepsvgp.report.runs import find_runs
 from kepsvgp.report.summary import METRICS
+from kepsvgp.runs.folder import find_runs
 
 SHIFT_METRICS = ("accuracy", "aurc", "ece", "nll")
 
@@ -25,7 +25,7 @@ def write_figures(
     `shift-bars`, `confidence`, `kernel-spectra` and `shift-lines` are laid out as figures 2 to 5
     of the paper. Where a figure shows examples it shows those of the first seed.
     """
-    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
+    comparisons = compare([run.path for run in find_runs(runs)], checkpoint=checkpoint)
     written: list[Path] = []
     names = _file_names([comparison.title for comparison in comparisons])
     for comparison, own in zip(comparisons, names, strict=True):

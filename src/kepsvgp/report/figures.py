@@ -17,7 +17,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
 from kepsvgp.metrics.selective import RiskCoverage
 from kepsvgp.report.curves import Reliability
-from kepsvgp.report.spectra import Spectra
+from kepsvgp.runs.inspection import Inspection
 
 try:
     import matplotlib as mpl
@@ -164,7 +164,7 @@ def confidence_separation(groups: Mapping[str, Mapping[str, Float[ndarray, " _"]
 
 
 @mpl.rc_context(STYLE)
-def kernel_spectra(models: Mapping[str, Spectra]) -> Figure:
+def kernel_spectra(models: Mapping[str, Inspection]) -> Figure:
     """Figure 4: each layer's singular values, and the cumulative ones of all layers.
 
     Panels (a), (b) … show the normalised singular values of one layer for every model; the

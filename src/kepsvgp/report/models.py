@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from kepsvgp.config.comparison import FREE, flatten
 from kepsvgp.config.sections import Method
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, read_json
@@ -30,15 +31,7 @@ NAMES = {
 # a label names at most so many settings
 MOST_TOLD = 3
 # what may differ between two seeds of one model
-PER_RUN = (
-    "seed",
-    "data.root",
-    "data.path",
-    "model.svdkl.softmax_run",
-    "train.device",
-    "train.tensorboard",
-    "train.save_steps",
-)
+PER_SEED = FREE | {"seed", "data.path", "model.svdkl.softmax_run"}
 
 
 @dataclass(frozen=True)
@@ -155,7 +148,7 @@ def without_copies(runs: Sequence[Run]) -> tuple[list[Run], dict[Path, list[str]
         same.setdefault(run.record.get(RUN) or str(run.folder), []).append(run)
     kept, notes = [], {}
     for group in same.values():
-        best = max(group, key=lambda run: (len(run.history), len(flat(run.metrics))))
+        best = max(group, key=lambda run: (len(run.history), len(flatten(run.metrics))))
         kept.append(best)
         notes[best.folder] = [
             f"{run.folder} is left out: it is the same run as {best.folder}, not another seed."
@@ -188,17 +181,6 @@ def _test_set(member: Member) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested configuration as one level of dotted keys."""
-    items: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            items |= flat(value, f"{prefix}{key}.")
-        else:
-            items[f"{prefix}{key}"] = value
-    return items
-
-
 def _settings(run: Run) -> dict[str, Any]:
     """What makes a run another model, versions and the sections of other methods aside."""
     # Primal-Attention takes what it shares with KEP-SVGP from there
@@ -206,8 +188,8 @@ def _settings(run: Run) -> dict[str, Any]:
     foreign = tuple(f"model.{name}." for name in get_args(Method) if name not in own)
     return {
         key: value
-        for key, value in flat(run.config).items()
-        if key not in PER_RUN and not key.startswith(("versions.", *foreign))
+        for key, value in flatten(run.config).items()
+        if key not in PER_SEED and not key.startswith(("versions.", *foreign))
     }
 
 

@@ -20,7 +20,7 @@ from kepsvgp.report.context import BenchmarkContext, benchmark_context
 from kepsvgp.report.examples import Source, find_source
 from kepsvgp.report.models import Comparison, compare
 from kepsvgp.report.payload import comparison_payload
-from kepsvgp.report.runs import find_runs
+from kepsvgp.runs.folder import find_runs
 
 SCRIPTS = (
     "core",
@@ -56,7 +56,7 @@ def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = No
         out: The HTML file to write.
         checkpoint: Show this checkpoint of every run; None for the one each run selected.
     """
-    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
+    comparisons = compare([run.path for run in find_runs(runs)], checkpoint=checkpoint)
     html = make_page([(comparison, find_source(comparison)) for comparison in comparisons])
     # texts may hold half a surrogate pair, which no file can
     write_atomic(out, html.encode("utf-8", errors="replace"))

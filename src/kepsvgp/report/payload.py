@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from kepsvgp.config.comparison import flatten
 from kepsvgp.report import curves
 from kepsvgp.report.examples import (
     Shown,
@@ -20,10 +21,10 @@ from kepsvgp.report.examples import (
     choose_foreign,
     show,
 )
-from kepsvgp.report.models import Comparison, Member, Model, flat
+from kepsvgp.report.models import Comparison, Member, Model
 from kepsvgp.report.runs import SplitPredictions
-from kepsvgp.report.spectra import Spectra
 from kepsvgp.report.summary import METRICS, OOD_METRICS, Metric
+from kepsvgp.runs.inspection import Inspection
 
 TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "f4": "<f4"}
 TOP_CLASSES = 5
@@ -192,14 +193,14 @@ def _trainings(comparison: Comparison) -> list[dict[str, Any]]:
     return list(trainings.values())
 
 
-def _spectra(spectra: Spectra) -> dict[str, Any]:
+def _spectra(spectra: Inspection) -> dict[str, Any]:
     layers = [layer.model_dump() | {"cumulative": layer.cumulative} for layer in spectra.layers]
     return {"examples": spectra.examples, "layers": layers}
 
 
 def history_series(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The epochs as columns: one list of numbers a key, nested keys joined by dots."""
-    rows = [flat(entry) for entry in history]
+    rows = [flatten(entry) for entry in history]
     keys = dict.fromkeys(key for row in rows for key in row)
     kept = [
         key

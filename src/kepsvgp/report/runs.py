@@ -1,7 +1,6 @@
 """Run folders, read and checked; nothing here trains, predicts or needs torch."""
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from kepsvgp.config.file import check_config
 from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, check_run, check_tensors, read_json, read_json_lines, read_tree
-from kepsvgp.report.spectra import Spectra, read_spectra
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.inspection import Inspection
 
 # {checkpoint: {method: {split: {metric: value}}}}
 Metrics = dict[str, dict[str, dict[str, dict[str, Any]]]]
@@ -61,7 +61,7 @@ class Run:
     metrics: Metrics
     record: dict[str, Any]
     history: list[dict[str, Any]]
-    spectra: Spectra | None
+    spectra: Inspection | None
 
     @property
     def method(self) -> str:
@@ -84,12 +84,6 @@ class Run:
         path = Path(self.config.get("data", {}).get("path", ""))
         name = path.stem if path.suffix.lower() in (".csv", ".tsv") else path.name
         return name or self.benchmark
-
-    @property
-    def planned_epochs(self) -> int | None:
-        """Epochs that its training should have; SV-DKL's is its second step."""
-        step = self.config.get("model", {}).get("svdkl", {}) if self.method == "svdkl" else {}
-        return step.get("epochs") or self.config.get("train", {}).get("epochs")
 
     @property
     def parameters(self) -> int | None:
@@ -180,29 +174,8 @@ def read_run(folder: Path) -> Run:
         metrics=read_tree(folder / "metrics.json", 3, run=name),
         record=record,
         history=read_json_lines(folder / "history.jsonl", run=name),
-        spectra=read_spectra(folder, run=name),
+        spectra=RunFolder(folder).inspection(),
     )
-
-
-def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """The run folders among `folders` and, where one is a collection of runs, inside it."""
-    found: list[Path] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"{folder} must be a run folder; there is no such folder.")
-        inside = [folder] if (folder / "config.toml").exists() else _runs_inside(folder)
-        if not inside:
-            raise UserError(
-                f"{folder} must be a run folder or hold evaluated runs; "
-                "it has neither a config.toml nor a run inside. Train one with `kepsvgp train`."
-            )
-        found += [run for run in inside if run not in found]
-    return found
-
-
-def _runs_inside(folder: Path) -> list[Path]:
-    configs = sorted(folder.rglob("config.toml"))
-    return [file.parent for file in configs if (file.parent / "metrics.json").exists()]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
 from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
-from kepsvgp.runs.folder import Checkpoint, RunFolder
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import Checkpoint
 
 # {split: {metric: value}}
 SplitMetrics = dict[str, dict[str, float]]
@@ -69,7 +70,7 @@ def evaluate(
         prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
         assert prediction.targets is not None
         if name.startswith("ood/"):
-            familiar = Prediction.load(familiar_file, run=identity)
+            familiar = run.prediction(checkpoint, method, "test")
             values = ood_metrics(
                 confidence_score(familiar.probs),
                 confidence_score(prediction.probs),

@@ -13,58 +13,40 @@
 Every file is replaced as a whole, so that a run killed at any moment leaves none half-written.
 """
 
-import importlib.metadata
-import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from pydantic import ValidationError
 
-from kepsvgp.config.file import (
-    CONFIG_SUM,
-    check_config,
-    differences,
-    dump_config,
-    load_config,
-)
+from kepsvgp.config.comparison import differences, with_absolute_paths
+from kepsvgp.config.file import CONFIG_SUM, check_config, dump_config, load_config
 from kepsvgp.config.sections import PARTS, RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
-from kepsvgp.data.text.tokens import MINILM
 from kepsvgp.errors import UserError
 from kepsvgp.files import (
     RUN,
-    absolute,
     check_name,
-    check_run,
-    check_tensors,
     checksum,
+    damaged,
     read_json,
     read_json_lines,
     read_tree,
-    replacing,
-    seal_tensors,
     sweep,
-    tensor_metadata,
     write_atomic,
     write_json,
     write_json_lines,
 )
-from kepsvgp.models import Classifier, ImageShape, InputShape, TextShape, build_model
-
-Checkpoint = Literal["last", "score", "nll"]
-CHECKPOINTS: tuple[Checkpoint, ...] = ("last", "score", "nll")
-
-# settings that say how a run is watched or saved, not what comes out of it
-_FREE_ON_RESUME = frozenset(("data.root", "train.save_steps", "train.tensorboard"))
-
-_TRAIN_AGAIN = "Train to the end of an epoch, with `kepsvgp train … --resume` or into a new folder."
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.models import Classifier, build_model
+from kepsvgp.runs.inspection import Inspection
+from kepsvgp.runs.record import library_versions, shape_from_record
+from kepsvgp.runs.weights import Checkpoint, load_weights
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         """Classes, input shape, splits and notes."""
-        return read_json(self.record_file, "classes", "input", "splits", "task")
+        return read_json(self.record_file, "task", "classes", "epochs", "finished")
 
     def identity(self) -> str:
         """What its files name as their run; empty where it has no name."""
@@ -151,6 +133,50 @@ class RunFolder:
             return {}
         return read_tree(self.metrics_file, 3, run=self.identity())
 
+    def splits(self, checkpoint: str, method: str) -> list[str]:
+        """The splits that a method has predicted, such as `test` and `ood/svhn`."""
+        folder = self.path / "predictions" / checkpoint / method
+        files = sorted(folder.rglob("*.safetensors"))
+        return [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+
+    def prediction(self, checkpoint: str, method: str, split: str) -> Prediction:
+        """What a method predicted for a split."""
+        path = self.predictions_file(checkpoint, method, split)
+        return Prediction.load(path, run=self.identity())
+
+    def inspection(self, checkpoint: str | None = None) -> Inspection | None:
+        """What `kepsvgp inspect` saw; None if nothing, or not of this checkpoint."""
+        if not self.inspection_file.exists():
+            return None
+        content = read_json(self.inspection_file, run=self.identity())
+        try:
+            found = Inspection.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            reason = f"at {where}: {first['msg']}"
+            raise damaged(self.inspection_file, "an inspection", reason) from None
+        return found if checkpoint in (None, found.checkpoint) else None
+
+    def is_finished(self) -> bool:
+        """Whether the training has come to its end."""
+        return self.config_file.exists() and self.record()["finished"]
+
+    def unfinished(self) -> str | None:
+        """What the training has not come to, in words; None if it has come to its end."""
+        record, done = self.record(), len(self.history())
+        if record["finished"] or not done:
+            return None
+        if done < record["epochs"]:
+            return f"stopped after {done} of {record['epochs']} epochs"
+        return "stopped after its last epoch, before what follows it"
+
+    def finish(self) -> None:
+        """Remembers that the training has come to its end."""
+        record = self.record()
+        if not record["finished"]:
+            write_json(self.record_file, record | {"finished": True})
+
     def benchmark(self, root: Path | None = None) -> Benchmark:
         """The data of the run, which must be split as they were when it was trained."""
         data = self.config().data
@@ -167,7 +193,7 @@ class RunFolder:
         """The trained model in evaluation mode, from the folder alone."""
         config, record = self.config(), self.record()
         parts = PARTS[config.method]
-        with own_randomness():
+        with torch.random.fork_rng(devices=[]):
             model = build_model(
                 config.model,
                 shape_from_record(record["input"]),
@@ -219,7 +245,7 @@ class RunFolder:
             )
         # that of an older run may have relative paths
         own, config = with_absolute_paths(self.config()), with_absolute_paths(config)
-        changed = [f for f in differences(own, config) if f not in _FREE_ON_RESUME]
+        changed = differences(own, config)
         if changed:
             raise UserError(
                 f"a resumed run must keep its configuration; {', '.join(changed)} differ from "
@@ -243,6 +269,10 @@ class RunFolder:
             metrics = self.metrics()
             metrics.setdefault(checkpoint, {}).setdefault(method, {}).update(splits)
             write_json(self.metrics_file, metrics, run=self.identity())
+
+    def write_inspection(self, inspection: Inspection) -> None:
+        """Replaces what was seen in the attention layers."""
+        write_json(self.inspection_file, inspection.model_dump(), run=self.identity())
 
     def forget_results(self) -> None:
         """Removes what was measured on weights that are about to change."""
@@ -290,101 +320,22 @@ def _flock(path: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def as_checkpoint(name: str) -> Checkpoint:
-    """A checkpoint by its name."""
-    for known in CHECKPOINTS:
-        if name == known:
-            return known
-    raise UserError(f"a checkpoint must be one of {', '.join(CHECKPOINTS)}; got {name!r}.")
+def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """The run folders among `paths` and, where one is a collection, the measured ones in it."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} must be a run folder; there is no such folder.")
+        inside = [path] if RunFolder(path).config_file.exists() else _measured_inside(path)
+        if not inside:
+            raise UserError(
+                f"{path} must be a run folder or hold evaluated runs; it has neither a "
+                "config.toml nor a run inside. Train one with `kepsvgp train`."
+            )
+        found += inside
+    return [RunFolder(path) for path in dict.fromkeys(found)]
 
 
-def write_weights(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Weights as a safetensors file, as a whole or not at all, with some words about them."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as temporary:
-        save_file(contiguous, temporary, metadata=tensor_metadata(about))
-        seal_tensors(temporary)
-
-
-def read_weights(path: Path, *, run: str = "") -> dict[str, Tensor]:
-    """The tensors of a safetensors file; what is wrong with it is a `UserError`."""
-    check_run(path, weights_about(path).get(RUN), run, _TRAIN_AGAIN)
-    return load_file(path)
-
-
-def load_weights(model: nn.Module, path: Path, *, run: str = "") -> None:
-    """Gives a model the weights of a file; those of another model or run are refused."""
-    try:
-        model.load_state_dict(read_weights(path, run=run))
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[2].strip().partition("\n")[0]
-        raise UserError(
-            f"{path} must hold weights of the model that config.toml describes; they are of "
-            f"another ({reason}). {_TRAIN_AGAIN}"
-        ) from None
-
-
-def weights_about(path: Path) -> dict[str, str]:
-    """The words about the weights in a safetensors file."""
-    return check_tensors(path, "trained weights", _TRAIN_AGAIN)
-
-
-def input_shape(benchmark: Benchmark) -> InputShape:
-    """What a model must know of the inputs of a benchmark."""
-    if benchmark.image_shape is not None:
-        return ImageShape(*benchmark.image_shape)
-    return TextShape(benchmark.vocabulary_size, *(benchmark.feature_shape or ()))
-
-
-def make_record(benchmark: Benchmark, parameters: int) -> dict[str, Any]:
-    """What a run remembers of its data."""
-    shape = input_shape(benchmark)
-    return {
-        "task": benchmark.task,
-        "classes": list(benchmark.classes),
-        "input": shape._asdict(),
-        "splits": benchmark.split_record(),
-        "notes": [note._asdict() for note in benchmark.notes],
-        "parameters": parameters,
-    }
-
-
-def shape_from_record(values: Mapping[str, int]) -> InputShape:
-    """The shape that a record describes."""
-    return ImageShape(**values) if "channels" in values else TextShape(**values)
-
-
-def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """The configuration with the places of its data as they are from every folder."""
-    places = ("root", "path", "vocabulary")
-    given = {name: place for name in places if (place := getattr(config.data, name)) is not None}
-    found: dict[str, Any] = {name: absolute(place) for name, place in given.items()}
-    encoder = config.data.encoder
-    # one that is no folder is a name
-    if encoder is not None and encoder != MINILM and absolute(encoder).is_dir():
-        found["encoder"] = str(absolute(encoder))
-    return config.model_copy(update={"data": config.data.model_copy(update=found)})
-
-
-def other_inputs(one: RunConfig, other: RunConfig) -> list[str]:
-    """Settings that make other inputs of the same examples in two configurations."""
-    names = ("max_length", "vocabulary", "encoder", "image_size", "grayscale")
-    changed = differences(with_absolute_paths(one), with_absolute_paths(other))
-    return [name for name in changed if name.removeprefix("data.") in names]
-
-
-def library_versions() -> dict[str, str]:
-    """What a run was made with."""
-    names = ("kepsvgp", "torch", "accelerate", "numpy")
-    found = {name: importlib.metadata.version(name) for name in names}
-    return found | {"python": platform.python_version()}
-
-
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Gives torch's random state back, as if nothing had been drawn."""
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
+def _measured_inside(path: Path) -> list[Path]:
+    folders = [file.parent for file in sorted(path.rglob("config.toml"))]
+    return [folder for folder in folders if RunFolder(folder).metrics_file.exists()]

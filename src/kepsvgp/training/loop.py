@@ -37,14 +37,9 @@ from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models import build_model
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops.denormals import flushed_denormals
-from kepsvgp.runs.folder import (
-    Checkpoint,
-    RunFolder,
-    input_shape,
-    make_record,
-    own_randomness,
-    write_weights,
-)
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.record import input_shape, make_record
+from kepsvgp.runs.weights import Checkpoint, write_weights
 from kepsvgp.training.objective import LossTerms, loss
 from kepsvgp.training.state import Position, load_position, load_tensors, save_state
 from kepsvgp.training.tensorboard import Board, check_board, open_board
@@ -83,6 +78,7 @@ def train(
     initial: Mapping[str, Tensor] | None = None,
     schedule: TrainConfig | None = None,
     network_lr: float = 1.0,
+    finish: bool = True,
 ) -> RunFolder:
     """Trains a model into a run folder.
 
@@ -98,10 +94,11 @@ def train(
         schedule: Settings of the loop in the place of `config.train`, for a second step whose
             configuration is that of the whole.
         network_lr: Share of the learning rate that all but the head has.
+        finish: Whether the last epoch is the end of the training; else the caller says when it is.
     """
     run = RunFolder(out)
     whole, config = config, config.model_copy(update={"train": schedule or config.train})
-    with own_randomness(), flushed_denormals(), ExitStack() as stack:
+    with torch.random.fork_rng(devices=[]), flushed_denormals(), ExitStack() as stack:
         check_board(enabled=config.train.tensorboard)
         accelerator = make_accelerator(config.train)
         batch_size = global_batch_size(
@@ -126,7 +123,8 @@ def train(
         model, optimizer = accelerator.prepare(plain, adam)
 
         if accelerator.is_main_process:
-            record = make_record(benchmark, sum(p.numel() for p in plain.parameters()))
+            size = sum(parameter.numel() for parameter in plain.parameters())
+            record = make_record(benchmark, parameters=size, epochs=config.train.epochs)
             stack.enter_context(run.opened(whole, record, resume=resume))
         accelerator.wait_for_everyone()
         position = load_position(run.state_file, run=run.identity()) or Position()
@@ -134,7 +132,7 @@ def train(
             # the state is written first, so after a crash the history may lag behind it
             run.write_history(position.history)
         if position.done:
-            return run
+            return _ended(run, accelerator, finish=finish)
         if accelerator.is_main_process:
             run.forget_results()
         if run.state_file.exists():
@@ -161,7 +159,13 @@ def train(
         while not position.done:
             _train_epoch(session, position)
             _finish_epoch(session, position)
-        accelerator.wait_for_everyone()
+        return _ended(run, accelerator, finish=finish)
+
+
+def _ended(run: RunFolder, accelerator: Accelerator, *, finish: bool) -> RunFolder:
+    if finish and accelerator.is_main_process:
+        run.finish()
+    accelerator.wait_for_everyone()
     return run
 
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN, check_run, check_tensors
-from kepsvgp.runs.folder import Checkpoint, write_weights
+from kepsvgp.runs.weights import Checkpoint, write_weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
 _START_AGAIN = "Train again into another folder."

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kepsvgp.config.comparison import MINILM
 from kepsvgp.data import store
 from kepsvgp.data.examples import Ragged
 from kepsvgp.data.progress import track
@@ -46,7 +47,7 @@ class Encoder(NamedTuple):
 
 def find_encoder(name: str) -> Encoder:
     """The encoder `minilm`, one in a folder, or one that Hugging Face knows by this name."""
-    folder = tokens.minilm_folder() if name == tokens.MINILM else expanded(name)
+    folder = tokens.minilm_folder() if name == MINILM else expanded(name)
     if not folder.is_dir():
         folder = _download(name)
     weights = sorted(folder.glob("*.safetensors"))

@@ -20,7 +20,6 @@ from kepsvgp.files import check_tensors, expanded, seal_tensors, tensor_metadata
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-MINILM = "minilm"
 # part of the name of every cached file: raise it whenever the tokens change
 VERSION = 1
 # texts that are tokenised together, and their characters
