@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_train import SMALL, call
-from datafiles import write_images
+from datafiles import write_images, write_vocabulary
 
 from kepsvgp.runs import folder as runs
 from kepsvgp.runs.folder import RunFolder
@@ -46,3 +46,22 @@ def test_a_run_with_a_relative_path_is_resumed(project, monkeypatch, is_old) -> 
     assert call(monkeypatch, "train", *arguments, f"data.path={project}/pictures") == 0
     (project / "pictures").rename(project / "others")
     assert call(monkeypatch, "train", *arguments, "data.path=others") == 2
+
+
+@pytest.mark.filterwarnings("ignore::kepsvgp.metrics.inputs.UndefinedMetricWarning")
+def test_columns_of_a_table_are_named_by_flags(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("tokenizers")
+    lines = [f"{'the cat' if i % 2 else 'a dog'} {i},{i % 2}" for i in range(40)]
+    (tmp_path / "own.csv").write_text("\n".join(["2024,mark", *lines]))
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", "the cat a dog")
+    own = f'[data]\nname = "csv"\npath = "own.csv"\nroot = "cache"\nvocabulary = "{vocabulary}"\n'
+    (tmp_path / "own.toml").write_text(SMALL.replace("[data]\n", own))
+    monkeypatch.chdir(tmp_path)
+    arguments = ("train", "own.toml", "train.epochs=1", "--out", "run", "--text-column", "2024")
+
+    assert call(monkeypatch, *arguments, "--label-column", "marks") == 2
+    assert "its columns are: 2024, mark. Did you mean mark?" in capsys.readouterr().err
+    assert call(monkeypatch, *arguments, "--label-column", "mark") == 0
+    assert call(monkeypatch, "evaluate", "run") == 0
+    assert call(monkeypatch, "evaluate", "run", "--splits", "ood") == 2
+    assert "has no 'ood'" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -114,6 +116,8 @@ def test_split_names_open_groups_and_keep_order(digits) -> None:
     assert set(split_names(digits, ["all"])) >= {"val", "test", "ood/photographs"}
     with pytest.raises(UserError, match="digits has no 'shift/rain/1'"):
         split_names(digits, ["shift/rain/1"])
+    with pytest.raises(UserError, match=r"val, test, shift, all, .*digits has no 'ood'"):
+        split_names(replace(digits, ood={}), ["test", "ood"])
 
 
 def test_run_refuses_data_that_were_split_otherwise(run, digits) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kepsvgp.cli.command import Command, Group
 from kepsvgp.cli.compare import compare
 from kepsvgp.cli.data import app as data
 from kepsvgp.cli.demo import demo
@@ -22,6 +23,7 @@ from kepsvgp.errors import UserError, printable
 
 app = typer.Typer(
     name="kepsvgp",
+    cls=Group,
     help="Transformers that know when they don't know.",
     no_args_is_help=True,
     add_completion=False,
@@ -48,14 +50,14 @@ def _root(
     """Transformers that know when they don't know."""
 
 
-app.command()(demo)
-app.command()(train)
-app.command()(evaluate)
-app.command()(predict)
-app.command()(inspect)
-app.command()(compare)
-app.command()(report)
-app.command()(reproduce)
+app.command(cls=Command)(demo)
+app.command(cls=Command)(train)
+app.command(cls=Command)(evaluate)
+app.command(cls=Command)(predict)
+app.command(cls=Command)(inspect)
+app.command(cls=Command)(compare)
+app.command(cls=Command)(report)
+app.command(cls=Command)(reproduce)
 app.add_typer(data)
 
 

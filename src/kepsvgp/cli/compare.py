@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from kepsvgp.cli.train import CONFIG_HELP
+
 
 def compare(
-    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped one.")],
+    config: Annotated[str, typer.Argument(help=CONFIG_HELP)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.lr=1e-3."),

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kepsvgp.cli.command import Command, Group
+
 if TYPE_CHECKING:
     from kepsvgp.data.download.catalogue import DataSet
 
 app = typer.Typer(
-    name="data", help="List, fetch and verify the paper's data sets.", no_args_is_help=True
+    name="data",
+    cls=Group,
+    help="List, fetch and verify the paper's data sets.",
+    no_args_is_help=True,
 )
 
 Names = Annotated[
@@ -38,7 +43,7 @@ def _meant(names: list[str] | None) -> "tuple[bool, list[DataSet]]":
     return not names or _DIGITS in names, found
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_(names: Names = None, data_root: Root = None) -> None:
     """Say which data sets there are, which are here, and which file goes where."""
     from kepsvgp.data import store
@@ -62,14 +67,14 @@ def list_(names: Names = None, data_root: Root = None) -> None:
         typer.echo(f"  or put it to {data_set.archive_path(root)}")
 
 
-@app.command()
+@app.command(cls=Command)
 def fetch(
     names: Annotated[list[str], typer.Argument(help="Names of data sets.")],
     data_root: Root = None,
     url: Annotated[
         str | None, typer.Option(help="Another address of the same file (a mirror).")
     ] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the archive after unpacking.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the archive after unpacking.")] = False,
 ) -> None:
     """Download data sets from their publishers; an interrupted download goes on."""
     from rich.console import Console
@@ -99,7 +104,7 @@ def fetch(
         typer.echo(f"{data_set.name}: {'fetched' if new else 'already'} in {root}")
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(names: Names = None, data_root: Root = None) -> None:
     """Read what is here and say whether it is the official file.
 

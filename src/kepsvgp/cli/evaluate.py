@@ -19,9 +19,12 @@ def evaluate(
         ),
     ] = None,
     splits: Annotated[
-        str,
-        typer.Option(help="Comma-separated: val, test, shift, ood, all, or one like shift/fog/5."),
-    ] = "val,test,ood",
+        str | None,
+        typer.Option(
+            help="Comma-separated: val, test, shift, ood, all, or one like shift/fog/5. "
+            "By default val, test and, where there are such sets, ood."
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="last, score or nll; what the run selected by default.")
     ] = None,
@@ -54,7 +57,8 @@ def evaluate(
         warn_if_unfinished(each)
     chosen = as_checkpoint(checkpoint or config.train.select)
     benchmark = folder.benchmark(data_root)
-    names = split_names(benchmark, splits.split(","))
+    usual = ["val", "test", *(["ood"] if benchmark.ood else [])]
+    names = split_names(benchmark, usual if splits is None else splits.split(","))
     console = Console(stderr=True)
     title = result_name(config.method, split_name(name)[1])
     with folder.lock():

@@ -5,9 +5,13 @@ from typing import Annotated
 
 import typer
 
+from kepsvgp.config.shipped import shipped_configs
+
+CONFIG_HELP = f"A TOML file, or the name of a shipped one: {', '.join(shipped_configs())}."
+
 
 def train(
-    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped one.")],
+    config: Annotated[str, typer.Argument(help=CONFIG_HELP)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.lr=1e-3 or method=msp."),
@@ -20,6 +24,12 @@ def train(
     ] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets, for data.root.")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of texts in a CSV file, for data.text_column.")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of classes in a CSV file, for data.label_column.")
     ] = None,
 ) -> None:
     """Train a model and measure it on its validation and test sets.
@@ -38,7 +48,8 @@ def train(
     from kepsvgp.runs.evaluation import evaluate
     from kepsvgp.training.loop import is_main_process
 
-    changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
+    flags = {"root": data_root, "text_column": text_column, "label_column": label_column}
+    changes = [*(overrides or []), *(f"data.{key}={flag}" for key, flag in flags.items() if flag)]
     settings = load_config(config, changes)
     name = f"{find_config(config).stem}-{settings.method}-{settings.seed}"
     folder = out or Path("runs") / name

@@ -1,6 +1,5 @@
 """Configurations as TOML files with overrides, and mistakes in them as one clear message."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kepsvgp.config.sections import RunConfig
-from kepsvgp.errors import UserError
+from kepsvgp.config.shipped import shipped_configs
+from kepsvgp.errors import UserError, near_miss
 from kepsvgp.files import check_name, checksum, damaged, read_text
 
 # the key of a run's record that holds the checksum of its configuration
@@ -35,19 +35,13 @@ def find_config(source: Path | str) -> Path:
     path = Path(source)
     if path.is_file():
         return path
-    shipped = {file.stem: file for file in _shipped_files()}
+    shipped = shipped_configs()
     if str(source) in shipped:
         return shipped[str(source)]
     raise UserError(
         f"CONFIG must be a TOML file or one of {', '.join(shipped) or '(none shipped)'}; "
-        f"there is no {source}."
+        f"there is no {source}.{near_miss(str(source), shipped)}"
     )
-
-
-def _shipped_files() -> list[Path]:
-    # inside the package once installed; beside `src` in a checkout
-    folders = (Path(__file__).parents[1] / "configs", Path(__file__).parents[3] / "configs")
-    return next((sorted(f.glob("*.toml")) for f in folders if f.is_dir()), [])
 
 
 def parse_config(values: Mapping[str, Any], *, origin: str = "configuration") -> RunConfig:
@@ -83,8 +77,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise UserError(f"{name} must name a value in a section; {section} is no section.")
     value = _value(text.strip())
-    # a folder may be called 2024
-    values[key] = value if isinstance(value, str) or not _is_path(place) else text.strip()
+    # a folder or a column may be called 2024
+    values[key] = value if isinstance(value, str) or not _is_text(place) else text.strip()
 
 
 def _value(text: str) -> Any:
@@ -95,11 +89,12 @@ def _value(text: str) -> Any:
         return text
 
 
-def _is_path(place: Sequence[str]) -> bool:
-    """Whether a field holds a place on disk."""
+def _is_text(place: Sequence[str]) -> bool:
+    """Whether a field holds a place on disk or another name."""
     names, section = _place(tuple(place[:-1]))
     field = section.model_fields.get(place[-1]) if section and len(names) < len(place) else None
-    return field is not None and Path in get_args(field.annotation)
+    kinds = {field.annotation, *get_args(field.annotation)} if field is not None else set()
+    return not kinds.isdisjoint({Path, str})
 
 
 def _explain(details: ErrorDetails) -> str:
@@ -110,9 +105,8 @@ def _explain(details: ErrorDetails) -> str:
     match details["type"]:
         case "extra_forbidden":
             known = list(model.model_fields) if model else []
-            close = difflib.get_close_matches(place[-1], known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
-            return f"{field} is no known key; {hint}"
+            hint = near_miss(place[-1], known) or f" Known are {', '.join(known)}."
+            return f"{field} is no known key.{hint}"
         case "value_error":
             message = str(details.get("ctx", {}).get("error", details["msg"]))
             return f"{field}.{message}" if field else message

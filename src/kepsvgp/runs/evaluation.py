@@ -93,10 +93,11 @@ def split_names(benchmark: Benchmark, wanted: Sequence[str]) -> list[str]:
         "ood": [f"ood/{name}" for name in benchmark.ood],
     }
     groups["all"] = list(chain.from_iterable(groups.values()))
+    groups = {name: sets for name, sets in groups.items() if sets}
     single = set(groups["all"])
     unknown = [name for name in wanted if name not in groups and name not in single]
     if unknown:
-        known = ", ".join(chain(groups, groups["shift"][:1], groups["ood"][:1]))
+        known = ", ".join(chain(groups, *(groups.get(name, [])[:1] for name in ("shift", "ood"))))
         raise UserError(
             f"splits must be among {known} and the like; {benchmark.name} has no {unknown[0]!r}."
         )

@@ -1,3 +1,6 @@
+import io
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,3 +141,18 @@ def test_new_texts_get_the_same_inputs_as_kept_ones(folder, tmp_path) -> None:
     for name, value in kept.inputs(rows).items():
         assert torch.equal(new.inputs(rows)[name], value)
     assert (new.labels == -1).all()
+
+
+def test_code_beside_an_encoder_is_neither_run_nor_asked_for(folder, tmp_path, monkeypatch) -> None:
+    strange = tmp_path / "strange"
+    shutil.copytree(folder, strange)
+    config = json.loads((strange / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}
+    (strange / "config.json").write_text(json.dumps(config))
+    trace = tmp_path / "it-ran"
+    (strange / "own.py").write_text(f"open({str(trace)!r}, 'w')\nclass Own: ...\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+
+    with pytest.raises(UserError, match="strange must be a Hugging Face encoder"):
+        features.load_model(features.find_encoder(str(strange)))
+    assert not trace.exists()
