@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs tables bench stress clean
+.PHONY: demo test lint types unit timm docs tables lock bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
 .venv/core: pyproject.toml constraints.txt
@@ -50,6 +50,14 @@ docs: .venv/dev
 # The tables of the pages, from the numbers in results/; a test fails when they differ.
 tables:
 	$(PYTHON) tools/tables.py
+
+# Everything that both environments have, as what is tested from now on. No hashes: pip wants all or
+# none, and neither an editable install nor a torch that is built for this machine has one to check.
+lock: .venv/dev .venv-timm/ready
+	echo '# What was tested: made by `make lock`, not typed. torch is installed first, so that no other package chooses its build.' > constraints.new
+	for bin in $(BIN) .venv-timm/bin; do $$bin/pip list --format=freeze --exclude-editable; done \
+		| grep -v -E '^(pip|setuptools)==' | sed 's/+.*//' | LC_ALL=C sort -fu >> constraints.new
+	mv constraints.new constraints.txt
 
 # Measures speed on a machine that has nothing else to do; benchmarks/README.md is its page.
 bench: .venv/dev

@@ -1,10 +1,8 @@
 """Fills the tables of the pages from the numbers in results/: `make tables`.
 
-A comment such as `<!-- table cola-features table1 paper -->` names a kind of table and what it
-shows; all up to `<!-- end -->` is made by the function of that name. A test fails when a page
-shows anything else. A file of results/ has, for each row of a table and each rule that chooses the
-epoch (`score`, `nll`, `last`), the metrics of every seed, and the differences of pairs of rows with
-the ends of their 95 % intervals.
+A comment such as `<!-- table cola-features table1 paper -->` names the function and its arguments
+that make all up to `<!-- end -->`. Files of results/ have, for each row and each rule for the epoch
+(`score`, `nll`, `last`), the metrics of every seed, and differences with their 95 % intervals.
 """
 
 import json
@@ -19,20 +17,17 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- (?P<call>(?!end )[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 RULES = {"score": "best validation score", "nll": "best validation NLL", "last": "last epoch"}
-# KEP-SVGP against softmax: the title, its file and table, and the rows
+PERSISTENT = "KEP-SVGP, persistent noise − MSP"
+# KEP-SVGP against softmax: the title, its file and table, and the pair where its rows have names
 MAIN = {
     "CoLA, features alone, 50 epochs, 527 sentences": ("cola-features", "table1"),
-    "… 7,696 held-out sentences": ("cola-features-folds", "folds"),
+    "… 7,696 held-out sentences": ("cola-features-folds", "folds", "KEP-SVGP − MSP"),
     "CoLA, the paper's schedule and the authors' choices, 527 sentences": ("cola", "table1"),
-    "CoLA, embeddings, 10 epochs, 7,696 held-out sentences": ("cola-folds", "folds"),
+    "CoLA, embeddings, 10 epochs, 7,696 held-out sentences": ("cola-folds", "folds", PERSISTENT),
     "IMDB, 3 epochs, 25,000 reviews": ("imdb", "table1"),
     "IMDB, 8 epochs, 25,000 reviews": ("imdb-eight", "table1"),
     "CIFAR-10, 10,000 images": ("cifar10", "table1"),
     "CIFAR-10, the authors' landmarks": ("cifar10-landmark", "table1"),
-}
-PAIRS = {
-    "cola-features-folds": ("KEP-SVGP", "MSP"),
-    "cola-folds": ("KEP-SVGP, persistent noise", "MSP"),
 }
 Table = Mapping[str, Any]
 
@@ -91,42 +86,31 @@ def differences(file: str, name: str, *pairs: str) -> str:
 
 def against_softmax() -> str:
     """KEP-SVGP − softmax in the main settings, and in how many seeds KEP-SVGP is ahead."""
-    keys = [column["key"] for column in load("cola", "table1")["columns"][1:]]
+    others = load("cola", "table1")["columns"][1:]
     lines = []
-    for title, (file, name) in MAIN.items():
+    for title, (file, name, *named) in MAIN.items():
         found = load(file, name)
-        kep, msp = PAIRS.get(file, ("kep", "msp"))
-        cells = found["differences"]["score"][f"{kep} − {msp}"]
-        by_key = {column["key"]: column for column in found["columns"]}
-        score = by_key["mcc" if file.startswith("cola") else "accuracy"]
-        columns = [score, *(by_key[key] for key in keys)]
-        texts = []
-        for column in columns:
-            ahead = _seeds_ahead(found["rows"][kep], found["rows"][msp], column)
+        pair = named[0] if named else "kep − msp"
+        kep, msp = (found["rows"][key]["score"] for key in pair.split(" − "))
+        cells = found["differences"]["score"][pair]
+        texts = [title]
+        for column in (_main_score(found), *others):
+            ahead = _seeds_ahead(kep, msp, column)
             interval = _interval(cells[column["key"]], column["scale"]).replace(" [", "<br>[")
             texts.append(f"{interval}<br>{sum(ahead)} of {len(ahead)}")
-        lines.append([title, *texts])
-        heads = ["", "ACC or MCC ↑", *(column["title"] for column in columns[1:])]
-    return _markdown(heads, lines)
+        lines.append(texts)
+    return _markdown(["", "ACC or MCC ↑", *(column["title"] for column in others)], lines)
 
 
 def histories(file: str, group: str) -> str:
     """What validation data say of trials, means over their seeds."""
-    found = load(file, group, "histories")
     lines = []
-    for row in found["rows"].values():
-        runs = row["runs"]
-        score = next(key for key in runs[0] if key not in ("nll", "kl"))
-        best = [max(range(len(run[score])), key=run[score].__getitem__) for run in runs]
-        numbers = (
-            [run[score][at] for run, at in zip(runs, best, strict=True)],
-            [run["nll"][at] for run, at in zip(runs, best, strict=True)],
-            [min(run["nll"]) for run in runs],
-            [run["nll"][-1] for run in runs],
-        )
+    for row in load(file, group, "histories")["rows"].values():
+        numbers = zip(*(_summary(run) for run in row["runs"]), strict=True)
         means = [f"{statistics.fmean(values):.3f}" for values in numbers]
-        kl = f"{statistics.fmean(run['kl'][-1] for run in runs):.1f}" if "kl" in runs[0] else "–"
-        lines.append([row["title"], f"{len(runs[0]['nll'])}", *means, kl])
+        kls = [run["kl"][-1] for run in row["runs"] if "kl" in run]
+        kl = f"{statistics.fmean(kls):.1f}" if kls else "–"
+        lines.append([row["title"], f"{len(row['runs'][0]['nll'])}", *means, kl])
     heads = ["", "epochs", "best score", "its NLL", "least NLL", "last NLL", "last KL"]
     return _markdown(heads, lines)
 
@@ -142,6 +126,18 @@ KINDS: dict[str, Callable[..., str]] = {
 
 def _sign(column: Table) -> int:
     return 1 if column["title"].endswith("↑") else -1
+
+
+def _main_score(found: Table) -> Table:
+    """MCC where it is measured, as on CoLA, or else the accuracy."""
+    by_key = {column["key"]: column for column in found["columns"]}
+    return by_key.get("mcc", by_key.get("accuracy", {}))
+
+
+def _summary(run: Table) -> tuple[float, ...]:
+    """The best score of a history, the NLL of its epoch, the least NLL and the last."""
+    scores, nll = run.get("mcc", run.get("accuracy", [])), run["nll"]
+    return max(scores), nll[scores.index(max(scores))], min(nll), nll[-1]
 
 
 def _best(found: Table, column: Table) -> str:
@@ -184,7 +180,7 @@ def _pair_title(found: Table, pair: str) -> str:
 
 
 def _seeds_ahead(kep: Table, msp: Table, column: Table) -> list[bool]:
-    pairs = zip(kep["score"][column["key"]], msp["score"][column["key"]], strict=False)
+    pairs = zip(kep[column["key"]], msp[column["key"]], strict=False)
     return [_sign(column) * ours > _sign(column) * theirs for ours, theirs in pairs]
 
 
