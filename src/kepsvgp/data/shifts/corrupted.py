@@ -40,7 +40,7 @@ def corrupted_sets(
         cache: Keep what is generated on disk; small sets are faster made again.
     """
     if config.corruptions == "none":
-        return Shifts(LazyExamples(), ("corruptions were left out on request",))
+        return Shifts(LazyExamples(), (Note("corruptions were left out on request", "shift"),))
     clean = test.subset(torch.arange(len(test))[: config.corruption_limit])
     makers: dict[str, Callable[[], Examples]] = {}
     made_here = []
