@@ -1,10 +1,14 @@
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report.folders import draw, made_spectra, write_run
+from report.folders import draw, made_inspection, write_run
+from report.tab import ARGUMENTS, Tab
 
 from kepsvgp.config.sections import DataConfig, RunConfig, TrainConfig
 from kepsvgp.data import Benchmark, load_benchmark
+from kepsvgp.report import write_report
 
 SHIFTS = ("fog", "gaussian_noise")
 
@@ -38,12 +42,39 @@ def digits_runs(digits, tmp_path_factory) -> list[Path]:
     for seed in (0, 1):
         kep = {"kep": splits(seed, skill=3.2, sharpness=1.6, spread=0.8)}
         config = RunConfig(method="kep", seed=seed, train=TrainConfig(epochs=4))
-        runs.append(write_run(root / f"kep-{seed}", kep, config=config, spectra=made_spectra(5)))
+        about = {"splits": digits.split_record()}
+        seen = made_inspection(5)
+        folder = root / f"kep-{seed}"
+        runs.append(write_run(folder, kep, config=config, inspection=seen, **about))
         msp = {
             "msp": splits(seed + 10, skill=3.0, sharpness=2.4),
             "temperature": splits(seed + 10, skill=3.0, sharpness=1.5),
         }
         config = RunConfig(method="msp", seed=seed, train=TrainConfig(epochs=4))
         notes = ["Corruptions were generated here."]
-        runs.append(write_run(root / f"msp-{seed}", msp, config=config, notes=notes))
+        runs.append(write_run(root / f"msp-{seed}", msp, config=config, notes=notes, **about))
     return runs
+
+
+@pytest.fixture(scope="session")
+def digits_page(digits_runs, tmp_path_factory) -> Path:
+    return write_report(digits_runs, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def tab(browser, digits_page) -> Iterator[Tab]:
+    opened = Tab(browser, digits_page, viewport={"width": 1280, "height": 900})
+    yield opened
+    opened.close()

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from kepsvgp.config.file import dump_config
 from kepsvgp.config.sections import RunConfig
-from kepsvgp.files import write_atomic, write_json, write_json_lines
+from kepsvgp.files import write_atomic, write_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
+from kepsvgp.report.models import Comparison, compare
+from kepsvgp.runs.folder import RunFolder, find_runs
+from kepsvgp.runs.inspection import Inspection
 
 CLASSES = tuple("0123456789")
 
@@ -69,29 +72,36 @@ def write_run(
     checkpoint: str = "score",
     classes: Sequence[str] = CLASSES,
     notes: Sequence[str] = (),
-    task: str = "image",
+    splits: Mapping[str, Any] | None = None,
     epochs: int | None = None,
-    spectra: dict[str, Any] | None = None,
+    inspection: Inspection | None = None,
 ) -> Path:
     """A run folder with these predictions: {method: {split: prediction}}.
 
-    All of its epochs are finished, or the first so many.
+    All of its epochs are finished, or the first so many. `splits` is the record of its data.
     """
     config = config or RunConfig(method="kep")
     write_atomic(folder / "config.toml", dump_config(config))
-    record = {"task": task, "classes": list(classes), "notes": list(notes), "parameters": 123_456}
-    own = config.model.svdkl.epochs if config.method == "svdkl" else None
-    planned = own or config.train.epochs
-    finished = epochs in (None, planned)
-    write_json(folder / "run.json", {**record, "epochs": planned, "finished": finished})
-    write_json_lines(folder / "history.jsonl", history(config, epochs or config.train.epochs))
-    metrics = {method: measured(splits) for method, splits in methods.items()}
-    write_json(folder / "metrics.json", {checkpoint: metrics})
-    for method, splits in methods.items():
-        for split, prediction in splits.items():
-            prediction.save(folder / "predictions" / checkpoint / method / f"{split}.safetensors")
-    if spectra is not None:
-        write_json(folder / "inspect.json", spectra)
+    planned = config.train.epochs
+    record = {
+        "task": "image",
+        "classes": list(classes),
+        "input": {"channels": 1, "height": 8, "width": 8},
+        "splits": dict(splits or {"checksums": {}}),
+        "notes": list(notes),
+        "parameters": 123_456,
+        "epochs": planned,
+        "finished": epochs is None,
+    }
+    run = RunFolder(folder)
+    write_json(run.record_file, record)
+    run.write_history(history(config, epochs or planned))
+    for method, predictions in methods.items():
+        run.add_metrics(checkpoint, method, measured(predictions))
+        for split, prediction in predictions.items():
+            prediction.save(run.predictions_file(checkpoint, method, split))
+    if inspection is not None:
+        run.write_inspection(inspection)
     return folder
 
 
@@ -114,32 +124,28 @@ def history(config: RunConfig, epochs: int) -> list[dict[str, Any]]:
     return lines
 
 
-def made_spectra(rank: int | None, *, fall: float = 0.6, layers: int = 2) -> dict[str, Any]:
-    """An `inspect.json` whose singular values fall by a constant factor."""
+def made_inspection(rank: int | None, *, fall: float = 0.6, layers: int = 2) -> Inspection:
+    """An inspection whose singular values fall by a constant factor."""
     parts = []
     for number in range(layers):
         values = [(fall + 0.1 * number) ** place for place in range(16)]
         values = [value / sum(values) for value in values]
-        last = number == layers - 1
-        kept = rank if last else None
-        cosines = None
-        if kept is not None:
-            cosines = {
-                "left": [0.99 - 0.05 * place for place in range(kept)],
-                "right": [0.97 - 0.06 * place for place in range(kept)],
+        layer = {"name": f"blocks.{number}.attention", "heads": 4, "singular_values": values}
+        learnt: dict[str, Any] = {"kind": "softmax"}
+        if rank is not None and number == layers - 1:
+            learnt = {
+                "kind": "kep",
+                "rank": rank,
+                "explained": sum(values[:rank]),
+                "alignment": {"left": [0.9] * rank, "right": [0.8] * rank},
+                "overlap": {"left": 0.81, "right": 0.77},
+                "chance": {"left": 0.15, "right": 0.14},
+                "findings": ["the scores are far from the exact vectors"],
             }
-        parts.append(
-            {
-                "name": f"blocks.{number}.attention",
-                "kind": "kep" if kept else "softmax",
-                "heads": 4,
-                "rank": kept,
-                "singular_values": values,
-                "explained": sum(values[:kept]) if kept else None,
-                "alignment": cosines,
-                "overlap": {"left": 0.81, "right": 0.77} if kept else None,
-                "chance": {"left": 0.15, "right": 0.14} if kept else None,
-                "findings": ["the scores are far from the exact vectors"] if kept else [],
-            }
-        )
-    return {"examples": 64, "split": "test", "layers": parts}
+        parts.append(layer | learnt)
+    return Inspection.model_validate({"examples": 64, "split": "test", "layers": parts})
+
+
+def compared(*paths: Path, **options: Any) -> list[Comparison]:
+    """The comparisons of these runs."""
+    return compare(find_runs(paths), **options)

@@ -5,16 +5,10 @@ import json
 import re
 import sys
 
-import numpy as np
 import pytest
-from report.folders import draw, write_run
 from report.hostile import CLASSES, TEXTS
 
 from kepsvgp.cli import main
-from kepsvgp.config.sections import RunConfig
-from kepsvgp.data import load_benchmark
-from kepsvgp.report import write_report
-from kepsvgp.report.models import compare
 
 SMALL = """
 method = "kep"
@@ -98,30 +92,3 @@ def test_report_of_a_users_own_texts_carries_them_escaped(command, tmp_path) -> 
     assert len(bench["shown"]["texts"]) > 5
     assert set(bench["shown"]["texts"]) <= set(texts)
     assert "<script>alert" not in page
-
-
-@pytest.mark.realdata
-def test_report_of_five_models_on_cifar10_is_small(data_root, tmp_path) -> None:
-    config = RunConfig.model_validate(
-        {"method": "msp", "data": {"name": "cifar10", "root": str(data_root)}}
-    )
-    benchmark = load_benchmark(config.data)
-    labels = benchmark.test.labels
-    methods = ("msp", "temperature", "mc_dropout", "kfllla", "svdkl")
-    splits = {
-        name: {"test": draw(labels, seed=place, spread=0.5)} for place, name in enumerate(methods)
-    }
-    run = write_run(tmp_path / "run", splits, config=config, classes=benchmark.classes)
-
-    page = write_report([run], tmp_path / "report.html").read_text()
-
-    found = re.search(r'id="report-data">(.*?)</script>', page)
-    assert found is not None
-    (bench,) = json.loads(found[1])["benchmarks"]
-    (comparison,) = compare([run])
-    test = comparison.models[0].members[0].test
-    wrong = np.flatnonzero(~test.correct)
-    surest = wrong[np.argsort(-test.confidence[wrong], kind="stable")][:12]
-    assert len(labels) == 10_000
-    assert set(surest.tolist()) <= set(bench["shown"]["positions"])
-    assert len(page.encode()) < 8_000_000

@@ -1,14 +1,12 @@
 import numpy as np
 import pytest
 from PIL import Image
-from report.folders import made_spectra
+from report.folders import compared, made_inspection
 
 from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.figure_files import _file_names, shift_kinds, write_figures
-from kepsvgp.report.models import compare
-from kepsvgp.runs.inspection import Inspection
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_confidence_separation_has_a_panel_per_model(confidence) -> None:
 
 
 def test_kernel_spectra_have_a_panel_per_layer_and_the_cumulative_one() -> None:
-    spectra = Inspection.model_validate(made_spectra(5))
+    spectra = made_inspection(5)
 
     figure = figures.kernel_spectra({"KEP-SVGP": spectra, "MSP": spectra})
 
@@ -100,7 +98,7 @@ def test_write_figures_leaves_out_what_the_runs_do_not_have(digits_runs, tmp_pat
 
 
 def test_shift_kinds_split_names_from_severities(digits_runs) -> None:
-    (comparison,) = compare(digits_runs)
+    (comparison,) = compared(*digits_runs)
 
     kinds = shift_kinds(comparison)
 

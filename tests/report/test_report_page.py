@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from report.folders import draw, write_run
+from report.folders import compared, draw, write_run
 from report.hostile import CLASSES, TEXTS, text_benchmark
 
 from kepsvgp.cli import main
@@ -19,7 +19,6 @@ from kepsvgp.data.examples import Normalisation, image_examples
 from kepsvgp.files import read_json, write_json
 from kepsvgp.report import write_report
 from kepsvgp.report.examples import Source, choose, choose_foreign, find_source, show
-from kepsvgp.report.models import compare
 from kepsvgp.report.page import make_page, safe_json
 from kepsvgp.report.payload import finite, history_series, pack, pack_share
 
@@ -59,7 +58,7 @@ def test_page_numbers_equal_metrics_json(page, digits_runs) -> None:
 
 def test_page_data_holds_predictions_to_the_bit(page, digits_runs) -> None:
     (bench,) = data_of(page)["benchmarks"]
-    (comparison,) = compare(digits_runs)
+    (comparison,) = compared(*digits_runs)
     for model, shown in zip(comparison.models, bench["models"], strict=True):
         for member, run in zip(model.members, shown["runs"], strict=True):
             test = member.test
@@ -115,7 +114,7 @@ def test_page_escapes_hostile_names(tmp_path) -> None:
         notes=[TEXTS[0]],
     )
 
-    (comparison,) = compare([run])
+    (comparison,) = compared(run)
     html = make_page([(comparison, Source(text_benchmark(labels), ()))])
 
     assert "<img src=x" not in html
@@ -141,7 +140,7 @@ def test_page_does_not_show_examples_of_other_data(tmp_path, digits) -> None:
     other = (digits.test.labels + 1) % 10
     run = write_run(tmp_path / "run", {"kep": {"test": draw(other)}})
 
-    (comparison,) = compare([run])
+    (comparison,) = compared(run)
 
     assert find_source(comparison).benchmark is None
     assert "not those the runs were tested on" in find_source(comparison).notes[0].text
@@ -158,7 +157,7 @@ def test_page_does_not_show_texts_that_were_replaced(tmp_path) -> None:
     )
     record = read_json(run / "run.json")
     write_json(run / "run.json", record | {"splits": benchmark.split_record()})
-    (comparison,) = compare([run])
+    (comparison,) = compared(run)
     assert find_source(comparison).benchmark is not None
 
     table.write_text(table.read_text().replace("text number", "another text"))
@@ -188,12 +187,12 @@ def test_page_holds_several_benchmarks(tmp_path, digits_runs) -> None:
 def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
     run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
     record = read_json(run / "run.json")
-    record["notes"] = ["broken \ud800 text"]
+    record["notes"] = ["Broken \ud800 text"]
     write_json(run / "run.json", record)
 
     html = write_report([run], tmp_path / "report.html").read_text()
 
-    assert "broken ? text" in html
+    assert "Broken ? text" in html
 
 
 def test_page_of_five_models_and_fifty_thousand_predictions_is_small(tmp_path) -> None:
@@ -208,7 +207,7 @@ def test_page_of_five_models_and_fifty_thousand_predictions_is_small(tmp_path) -
         for place, name in enumerate(methods)
     }
     run = write_run(tmp_path / "run", splits, config=RunConfig(method="msp"))
-    (comparison,) = compare([run])
+    (comparison,) = compared(run)
     # noise does not compress: no picture is larger
     pixels = torch.randint(0, 256, (10_000, 3, 32, 32), dtype=torch.uint8)
     noise = image_examples(pixels, labels, Normalisation((0.5,) * 3, (0.5,) * 3))
@@ -221,7 +220,7 @@ def test_page_of_five_models_and_fifty_thousand_predictions_is_small(tmp_path) -
 
 
 def test_choose_takes_the_most_confident_mistakes_first(digits_runs) -> None:
-    (comparison,) = compare(digits_runs)
+    (comparison,) = compared(*digits_runs)
     test = comparison.models[0].members[0].test
     rows = choose([test], limit=60)
 
@@ -234,8 +233,8 @@ def test_choose_takes_the_most_confident_mistakes_first(digits_runs) -> None:
 
 
 def test_choose_foreign_takes_the_surest_of_each_model(digits_runs) -> None:
-    (comparison,) = compare(digits_runs)
-    found = [model.members[0].predictions("ood/photographs") for model in comparison.models]
+    (comparison,) = compared(*digits_runs)
+    found = [model.members[0].answers("ood/photographs") for model in comparison.models]
 
     rows = choose_foreign(found, limit=30)
 

@@ -32,7 +32,6 @@ from kepsvgp.methods import kfllla, mc_dropout, msp, temperature
 from kepsvgp.methods.registry import get_method
 from kepsvgp.paper import records, timing
 from kepsvgp.paper.inspection import inspect_run
-from kepsvgp.report.runs import read_predictions, read_run
 from kepsvgp.runs.evaluation import evaluate
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving import rows
@@ -168,13 +167,9 @@ def ours(made: Path) -> dict[str, Kind]:
         "state": Kind(run / "state" / "state.safetensors", _state),
         "predictions": in_run(
             "predictions/last/kep/test.safetensors",
-            lambda r: Prediction.load(r.predictions_file("last", "kep", "test")).probs,
+            lambda r: r.prediction("last", "kep", "test").probs,
         ),
-        "predictions in the report": in_run(
-            "predictions/last/kep/test.safetensors",
-            lambda r: read_predictions(r.predictions_file("last", "kep", "test")).probs,
-        ),
-        "spectra in the report": in_run("inspect.json", lambda r: read_run(r.path).spectra),
+        "inspection": in_run("inspect.json", lambda r: r.inspection()),
         "temperature": Kind(methods / "temperature/temperature.json", lambda p: _method(p.parent)),
         "mc_dropout": Kind(methods / "mc_dropout/mc_dropout.json", lambda p: _method(p.parent)),
         "kfllla": Kind(methods / "kfllla/kfllla.json", lambda p: _method(p.parent)),
@@ -310,18 +305,10 @@ def test_weights_of_another_run_of_the_same_shape_are_refused(made, other, tmp_p
     [
         ("history.jsonl", RunFolder.history),
         ("metrics.json", RunFolder.metrics),
-        ("inspect.json", lambda run: read_run(run.path)),
-        ("history.jsonl", lambda run: read_run(run.path)),
-        ("metrics.json", lambda run: read_run(run.path)),
+        ("inspect.json", RunFolder.inspection),
         (
             "predictions/last/kep/test.safetensors",
-            lambda run: read_run(run.path).predictions("last", "kep", "test"),
-        ),
-        (
-            "predictions/last/kep/test.safetensors",
-            lambda run: Prediction.load(
-                run.predictions_file("last", "kep", "test"), run=run.identity()
-            ),
+            lambda run: run.prediction("last", "kep", "test"),
         ),
     ],
 )

@@ -29,7 +29,8 @@ def report(
         # it replaces what is there, which might be a file of a run
         raise UserError(f"--out must end in .html or .htm; got {out.name}.")
     for run in find_runs(runs):
-        warn_if_unfinished(run.path)
+        if run.metrics_file.exists():
+            warn_if_unfinished(run.path)
     typer.echo(printable(str(write_report(runs, out, checkpoint=checkpoint))))
     if figures is not None:
         from kepsvgp.report.figure_files import write_figures

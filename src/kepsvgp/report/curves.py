@@ -10,7 +10,6 @@ when its slider moves.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -20,18 +19,13 @@ from scipy.stats import norm
 from kepsvgp.metrics.selective import RiskCoverage
 
 NUM_BINS = 15
-
-
-class Interval(NamedTuple):
-    """A confidence interval for one or many proportions."""
-
-    low: Float[ndarray, "*shape"]
-    high: Float[ndarray, "*shape"]
+# bars of fewer examples are drawn faintly
+FEW = 10
 
 
 def wilson(
     successes: Int[ndarray, "*shape"], trials: Int[ndarray, "*shape"], *, level: float = 0.95
-) -> Interval:
+) -> tuple[Float[ndarray, "*shape"], Float[ndarray, "*shape"]]:
     """Wilson's score interval for a proportion; (0, 1) where nothing was tried."""
     z = norm.ppf(0.5 + level / 2)
     n = np.maximum(trials, 1)
@@ -40,21 +34,23 @@ def wilson(
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
     radius = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     tried = trials > 0
-    return Interval(
-        low=np.where(tried, np.clip(centre - radius, 0.0, 1.0), 0.0),
-        high=np.where(tried, np.clip(centre + radius, 0.0, 1.0), 1.0),
-    )
+    low, high = np.clip(centre - radius, 0.0, 1.0), np.clip(centre + radius, 0.0, 1.0)
+    return np.where(tried, low, 0.0), np.where(tried, high, 1.0)
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram draws: one entry per bin of confidence."""
+    """What a reliability diagram draws: one entry per bin of confidence.
+
+    `low` and `high` are the ends of the 95% interval of the accuracy.
+    """
 
     edges: Float[ndarray, " edge"]
     count: Int[ndarray, " bin"]
     confidence: Float[ndarray, " bin"]
     accuracy: Float[ndarray, " bin"]
-    interval: Interval
+    low: Float[ndarray, " bin"]
+    high: Float[ndarray, " bin"]
 
 
 def reliability(
@@ -70,12 +66,14 @@ def reliability(
     total = np.bincount(which, weights=confidence, minlength=num_bins)
     empty = np.where(count > 0, 1.0, np.nan)
     safe = np.maximum(count, 1)
+    low, high = wilson(hits, count)
     return Reliability(
         edges=np.linspace(0.0, 1.0, num_bins + 1),
         count=count,
         confidence=total / safe * empty,
         accuracy=hits / safe * empty,
-        interval=wilson(hits, count),
+        low=low,
+        high=high,
     )
 
 

@@ -16,12 +16,11 @@ from jaxtyping import Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import Benchmark, Examples, load_benchmark
 from kepsvgp.data.benchmark import Note, is_same_split
 from kepsvgp.errors import UserError
+from kepsvgp.report.answers import Answers
 from kepsvgp.report.models import Comparison
-from kepsvgp.report.runs import SplitPredictions
 
 MAX_EXAMPLES = 600
 MAX_FOREIGN = 120
@@ -49,6 +48,9 @@ class Shown(NamedTuple):
     texts: list[str] | None
 
 
+NOTHING = Shown([], None, None)
+
+
 class Source(NamedTuple):
     """The data behind a comparison, if it is at hand, and what is to be said about it."""
 
@@ -58,35 +60,33 @@ class Source(NamedTuple):
 
 def find_source(comparison: Comparison) -> Source:
     """Loads the data that the runs were tested on; its absence is a note, not an error."""
-    section = comparison.members[0].run.config.get("data", {})
+    data = comparison.members[0].config.data
     try:
         # contextual features are for models; a page shows the text
-        config = DataConfig.model_validate(section).model_copy(update={"encoder": None})
-        benchmark = load_benchmark(config)
+        benchmark = load_benchmark(data.model_copy(update={"encoder": None}))
     except (UserError, OSError, ImportError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         note = (
             f"The data set is not at hand, so there are no pictures, texts or class names: {reason}"
         )
         return Source(None, (Note(note),))
-    recorded = (member.run.record.get("splits") for member in comparison.members)
     now = benchmark.split_record()
-    same = all(is_same_split(then, now) for then in recorded if then is not None)
-    if comparison.test is not None and not _same_labels(comparison.test, benchmark.test):
-        same = False
-    if not same:
+    same = all(is_same_split(run.record()["splits"], now) for run in comparison.runs)
+    if not same or not _same_labels(comparison.test, benchmark.test):
         note = "The data at hand are not those the runs were tested on, so no examples are shown."
         return Source(None, (Note(note),))
     return Source(benchmark, benchmark.notes)
 
 
-def _same_labels(predictions: SplitPredictions, examples: Examples) -> bool:
+def _same_labels(answers: Answers | None, examples: Examples) -> bool:
+    if answers is None:
+        return True
     labels = examples.labels.numpy()
-    inside = len(predictions.index) == 0 or int(predictions.index.max()) < len(labels)
-    return inside and np.array_equal(labels[predictions.index], predictions.labels)
+    inside = int(answers.index.max(initial=-1)) < len(labels)
+    return inside and np.array_equal(labels[answers.index], answers.labels)
 
 
-def choose(predictions: Sequence[SplitPredictions], limit: int = MAX_EXAMPLES) -> list[int]:
+def choose(predictions: Sequence[Answers], limit: int = MAX_EXAMPLES) -> list[int]:
     """Rows of the test set to carry, most wanted first, at most `limit`."""
     ranked: list[Iterable[tuple[float, int]]] = []
     for prediction in predictions:
@@ -110,7 +110,7 @@ def _places(rows: Int[ndarray, " row"], per_list: int, of: int | None = None):
     return [(place * per_list / count, int(row)) for place, row in enumerate(rows[:count])]
 
 
-def choose_foreign(predictions: Sequence[SplitPredictions], limit: int = MAX_FOREIGN) -> list[int]:
+def choose_foreign(predictions: Sequence[Answers], limit: int = MAX_FOREIGN) -> list[int]:
     """Rows of an out-of-distribution set: those that each model is surest about."""
     lists = [_places(np.argsort(-p.confidence, kind="stable"), PER_LIST) for p in predictions]
     wanted = sorted(pair for pairs in lists for pair in pairs)
@@ -120,7 +120,7 @@ def choose_foreign(predictions: Sequence[SplitPredictions], limit: int = MAX_FOR
 def show(examples: Examples, positions: Sequence[int], *, max_bytes: int = MAX_BYTES) -> Shown:
     """Pictures or texts of the examples at `positions`, as many of the first as fit."""
     if not positions:
-        return Shown([], None, None)
+        return NOTHING
     first = examples.raw(positions[0])
     if isinstance(first, str):
         return _show_texts(examples, positions, max_bytes)
@@ -147,14 +147,9 @@ def _show_texts(examples: Examples, positions: Sequence[int], max_bytes: int) ->
 
 
 def _small(image: UInt8[ndarray, "height width channel"]) -> UInt8[ndarray, "h w channel"]:
-    height, width, channels = image.shape
-    scale = MAX_SIDE / max(height, width)
-    if scale >= 1:
-        return image
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    grey = channels == 1
-    resized = Image.fromarray(image[..., 0] if grey else image).resize(size)
-    return np.asarray(resized).reshape(size[1], size[0], channels)
+    picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    return np.asarray(picture).reshape(picture.height, picture.width, -1)
 
 
 def _sprite(images: list[ndarray]) -> tuple[Pictures, int]:

@@ -1,20 +1,22 @@
 """Which figures some runs can fill, drawn and written as PNG and SVG."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
 
 from kepsvgp.metrics import risk_coverage_curve
+from kepsvgp.metrics.registry import METRICS
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.models import Comparison, Member, Model, compare
-from kepsvgp.report.summary import METRICS
 from kepsvgp.runs.folder import find_runs
 
 SHIFT_METRICS = ("accuracy", "aurc", "ece", "nll")
+# {severity: split}; a shift without degrees has the severity None
+Severities = dict[int | None, str]
 
 
 def write_figures(
@@ -25,12 +27,13 @@ def write_figures(
     `shift-bars`, `confidence`, `kernel-spectra` and `shift-lines` are laid out as figures 2 to 5
     of the paper. Where a figure shows examples it shows those of the first seed.
     """
-    comparisons = compare([run.path for run in find_runs(runs)], checkpoint=checkpoint)
+    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
     written: list[Path] = []
     names = _file_names([comparison.title for comparison in comparisons])
     for comparison, own in zip(comparisons, names, strict=True):
         prefix = f"{own}-" if len(comparisons) > 1 else ""
-        for name, figure in _drawn(comparison).items():
+        drawn = chain(_of_answers(comparison), _of_shifts(comparison), _of_kernels(comparison))
+        for name, figure in drawn:
             written += figures.save_figure(figure, folder, f"{prefix}{name}")
     return written
 
@@ -45,75 +48,71 @@ def _file_names(titles: Sequence[str]) -> list[str]:
     return names
 
 
-def _drawn(comparison: Comparison) -> dict[str, figures.Figure]:
-    drawn = {}
+def _of_answers(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
     leaders = {m.label: m.members[0] for m in comparison.models if m.members[0].test is not None}
-    if leaders:
-        tests = {label: member.test for label, member in leaders.items() if member.test is not None}
-        drawn["reliability"] = figures.reliability_diagrams(
-            {label: reliability(test.confidence, test.correct) for label, test in tests.items()}
-        )
-        drawn["risk-coverage"] = figures.risk_coverage_curves(
-            {
-                label: risk_coverage_curve(test.confidence, test.correct)
-                for label, test in tests.items()
-            }
-        )
-        drawn["confidence"] = figures.confidence_separation(
-            {label: _groups(member, comparison.splits("ood/")) for label, member in leaders.items()}
-        )
-    kinds = shift_kinds(comparison)
-    if kinds:
-        worst = max((s for splits in kinds.values() for s in splits if s is not None), default=None)
-        drawn["shift-bars"] = figures.shift_bars(
-            {
-                metric.title: _shift_values(comparison, kinds, metric.key, severity=worst)
-                for metric in METRICS
-                if metric.key in SHIFT_METRICS
-            }
-        )
-        drawn["shift-lines"] = figures.shift_lines(
-            _shift_values(comparison, kinds, "aurc"), metric="AURC, mean of all severities"
-        )
-    spectra = {
-        model.label: model.members[0].run.spectra
-        for model in comparison.models
-        if model.method == model.members[0].run.method and model.members[0].run.spectra is not None
-    }
-    if spectra:
-        drawn["kernel-spectra"] = figures.kernel_spectra(
-            {label: found for label, found in spectra.items() if found is not None}
-        )
-    return drawn
+    if not leaders:
+        return
+    tests = {label: test for label, m in leaders.items() if (test := m.test) is not None}
+    bins = {label: reliability(test.confidence, test.correct) for label, test in tests.items()}
+    yield "reliability", figures.reliability_diagrams(bins)
+    curves = {label: risk_coverage_curve(t.confidence, t.correct) for label, t in tests.items()}
+    yield "risk-coverage", figures.risk_coverage_curves(curves)
+    foreign = comparison.splits("ood/")
+    groups = {label: _groups(member, foreign) for label, member in leaders.items()}
+    yield "confidence", figures.confidence_separation(groups)
 
 
 def _groups(member: Member, foreign: Sequence[str]) -> dict[str, np.ndarray]:
     assert member.test is not None
-    groups = {
-        "ID correct": member.test.confidence[member.test.correct],
-        "ID wrong": member.test.confidence[~member.test.correct],
-    }
+    confidence, correct = member.test.confidence, member.test.correct
+    groups = {"ID correct": confidence[correct], "ID wrong": confidence[~correct]}
     for split in foreign:
-        found = member.predictions(split)
-        if found is not None:
+        if (found := member.answers(split)) is not None:
             groups[f"OOD {split.removeprefix('ood/')}"] = found.confidence
     return groups
 
 
-def shift_kinds(comparison: Comparison) -> dict[str, dict[int | None, str]]:
-    """{kind of shift: {severity: split}}; a shift without degrees has the severity None."""
-    kinds: dict[str, dict[int | None, str]] = {}
+def _of_kernels(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
+    leaders = {model.label: model.members[0] for model in comparison.models}
+    found = {
+        label: seen
+        for label, member in leaders.items()
+        # what is fitted on top of a trained model has the same kernels
+        if member.method == member.config.method and (seen := member.run.inspection()) is not None
+    }
+    if found:
+        yield "kernel-spectra", figures.kernel_spectra(found)
+
+
+def _of_shifts(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
+    kinds = shift_kinds(comparison)
+    if not kinds:
+        return
+    worst = max((s for splits in kinds.values() for s in splits if s is not None), default=None)
+    panels = {
+        METRICS[name].title: _shift_values(comparison, kinds, name, severity=worst)
+        for name in SHIFT_METRICS
+    }
+    yield "shift-bars", figures.shift_bars(panels)
+    values = _shift_values(comparison, kinds, "aurc")
+    yield "shift-lines", figures.shift_lines(values, metric="AURC, mean of all severities")
+
+
+def shift_kinds(comparison: Comparison) -> dict[str, Severities]:
+    """The shifted sets by their kind and severity."""
+    kinds: dict[str, Severities] = {}
     for split in comparison.splits("shift/"):
-        kind, _, last = split.removeprefix("shift/").rpartition("/")
-        severity = int(last) if kind and last.isdigit() else None
-        name = kind if severity is not None else split.removeprefix("shift/")
-        kinds.setdefault(name, {})[severity] = split
+        name = split.removeprefix("shift/")
+        kind, _, last = name.rpartition("/")
+        has_degrees = bool(kind) and last.isdigit()
+        severities = kinds.setdefault(kind if has_degrees else name, {})
+        severities[int(last) if has_degrees else None] = split
     return kinds
 
 
 def _shift_values(
     comparison: Comparison,
-    kinds: dict[str, dict[int | None, str]],
+    kinds: dict[str, Severities],
     metric: str,
     *,
     severity: int | None = None,
@@ -121,21 +120,18 @@ def _shift_values(
     """{model: {kind: one value per seed}}: of one severity, or the mean over all of them."""
     values: dict[str, dict[str, list[float]]] = {}
     for model in comparison.models:
-        by_kind = {
-            kind: found
-            for kind, splits in kinds.items()
-            if (found := _over_severities(model, splits, metric, severity))
-        }
-        if by_kind:
-            values[model.label] = by_kind
+        for kind, splits in kinds.items():
+            chosen = [
+                name for s, name in splits.items() if severity is None or s in (severity, None)
+            ]
+            if found := _means(model, chosen, metric):
+                values.setdefault(model.label, {})[kind] = found
     return values
 
 
-def _over_severities(
-    model: Model, splits: dict[int | None, str], metric: str, severity: int | None
-) -> list[float]:
-    chosen = [split for s, split in splits.items() if severity is None or s in (severity, None)]
-    columns = [model.values(split, metric) for split in chosen]
+def _means(model: Model, splits: Sequence[str], metric: str) -> list[float]:
+    """The mean over splits, one value per seed; nothing where a seed lacks one."""
+    columns = [model.values(split, metric) for split in splits]
     if not columns or any(len(column) != len(model.members) for column in columns):
         return []
     return np.mean(columns, axis=0).tolist()

@@ -16,7 +16,7 @@ from numpy import ndarray
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
 from kepsvgp.metrics.selective import RiskCoverage
-from kepsvgp.report.curves import Reliability
+from kepsvgp.report.curves import FEW, Reliability
 from kepsvgp.runs.inspection import Inspection
 
 try:
@@ -30,15 +30,8 @@ except ImportError:
     ) from None
 
 COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#5F6368",
-    "#9A8C00",
-)
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5F6368", "#9A8C00",
+)  # fmt: skip
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo", "+++")
 DASHES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 2)), (0, (6, 2)))
 MARKERS = "osD^vP*X"
@@ -103,13 +96,11 @@ def shift_bars(panels: Mapping[str, ShiftValues]) -> Figure:
         kinds = list(dict.fromkeys(kind for model in values.values() for kind in model))
         width = 0.8 / max(len(values), 1)
         for place, (label, by_kind) in enumerate(values.items()):
-            heights = [float(np.mean(by_kind.get(kind, [np.nan]))) for kind in kinds]
-            errors = [
-                float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in _each(by_kind, kinds)
-            ]
+            seeds = [by_kind.get(kind, ()) for kind in kinds]
+            errors = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in seeds]
             axis.bar(
                 np.arange(len(kinds)) + (place - (len(values) - 1) / 2) * width,
-                heights,
+                _means(by_kind, kinds),
                 width,
                 yerr=errors if any(errors) else None,
                 error_kw={"elinewidth": 0.6},
@@ -125,8 +116,8 @@ def shift_bars(panels: Mapping[str, ShiftValues]) -> Figure:
     return figure
 
 
-def _each(by_kind: Mapping[str, Sequence[float]], kinds: Sequence[str]) -> list[Sequence[float]]:
-    return [by_kind.get(kind, ()) for kind in kinds]
+def _means(by_kind: Mapping[str, Sequence[float]], kinds: Sequence[str]) -> list[float]:
+    return [float(np.mean(by_kind.get(kind, [np.nan]))) for kind in kinds]
 
 
 def _name_kinds(axis: Axes, kinds: Sequence[str], *, show: bool) -> None:
@@ -205,9 +196,8 @@ def shift_lines(values: ShiftValues, *, metric: str = "AURC") -> Figure:
     axis = axes[0, 0]
     kinds = list(dict.fromkeys(kind for model in values.values() for kind in model))
     for place, (label, by_kind) in enumerate(values.items()):
-        heights = [float(np.mean(by_kind.get(kind, [np.nan]))) for kind in kinds]
-        marker = MARKERS[place % len(MARKERS)]
-        axis.plot(range(len(kinds)), heights, marker=marker, ms=3.5, label=label, **_look(place))
+        look = _look(place) | {"marker": MARKERS[place % len(MARKERS)], "ms": 3.5}
+        axis.plot(range(len(kinds)), _means(by_kind, kinds), label=label, **look)
     axis.set_ylabel(metric)
     axis.grid(axis="y", linewidth=0.3)
     _name_kinds(axis, kinds, show=True)
@@ -220,17 +210,17 @@ def reliability_diagrams(models: Mapping[str, Reliability]) -> Figure:
     """Accuracy against confidence with 95% intervals, one panel a model."""
     figure, axes = _panels(1, len(models), max(COLUMN, 1.9 * len(models)), 2.0)
     for place, (axis, (label, bins)) in enumerate(zip(axes[0], models.items(), strict=True)):
-        filled = bins.count > 0
+        filled, hue = bins.count > 0, COLOURS[place % len(COLOURS)]
         centre = (bins.edges[:-1] + bins.edges[1:])[filled] / 2
         accuracy = bins.accuracy[filled]
-        low, high = accuracy - bins.interval.low[filled], bins.interval.high[filled] - accuracy
+        low, high = accuracy - bins.low[filled], bins.high[filled] - accuracy
         axis.bar(
             centre,
             accuracy,
             width=0.9 / len(bins.count),
             yerr=np.maximum([low, high], 0.0),
             error_kw={"elinewidth": 0.6},
-            color=COLOURS[place % len(COLOURS)],
+            color=[(hue, 0.2 if count < FEW else 1.0) for count in bins.count[filled]],
         )
         axis.plot([0, 1], [0, 1], color="0.4", linestyle="--", linewidth=0.8)
         axis.set(title=label, xlabel="confidence", xlim=(0, 1), ylim=(0, 1.02))

@@ -4,67 +4,55 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
-
-from kepsvgp.config.comparison import FREE, flatten
-from kepsvgp.config.sections import Method
+from kepsvgp.config.comparison import flatten
+from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import RUN, read_json
-from kepsvgp.report.runs import Run, SplitPredictions, read_run
-
-NAMES = {
-    "ensemble": "Deep ensemble",
-    "kep": "KEP-SVGP",
-    "kfllla": "KFLLLA",
-    "mc_dropout": "MC dropout",
-    "msp": "MSP",
-    "primal": "Primal attention",
-    "sgpa": "SGPA",
-    "sngp": "SNGP",
-    "svdkl": "SV-DKL",
-    "temperature": "Temperature scaling",
-}
-# a label names at most so many settings
-MOST_TOLD = 3
-# what may differ between two seeds of one model
-PER_SEED = FREE | {"seed", "data.path", "model.svdkl.softmax_run"}
+from kepsvgp.files import read_json
+from kepsvgp.report.answers import Answers, answers_of
+from kepsvgp.report.labels import labels_of, name_of, settings_of
+from kepsvgp.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Member:
-    """One seed of a model: a run, the checkpoint shown and its predictions of the test set."""
+    """One seed of a model: a run, and one of the methods that were evaluated on it."""
 
-    run: Run
+    run: RunFolder
+    config: RunConfig
     checkpoint: str
+    """The checkpoint that is shown."""
     method: str
-    test: SplitPredictions | None
+    results: dict[str, dict[str, dict[str, Any]]]
+    """What metrics.json has of the method: {checkpoint: {split: {metric: value}}}"""
 
-    def metrics(self, split: str) -> dict[str, Any]:
+    @cached_property
+    def test(self) -> Answers | None:
+        """The answers to the test set."""
+        return self.answers("test")
+
+    def metrics(self, split: str, checkpoint: str | None = None) -> dict[str, Any]:
         """The metrics of a split, as metrics.json has them; empty where it was not evaluated."""
-        return self.run.metrics.get(self.checkpoint, {}).get(self.method, {}).get(split, {})
+        return self.results.get(checkpoint or self.checkpoint, {}).get(split, {})
 
-    def predictions(self, split: str) -> SplitPredictions | None:
-        """The predictions for a split; None where there are none or they are not finite."""
-        found = self.run.predictions(self.checkpoint, self.method, split)
-        return found if found is not None and np.isfinite(found.probs).all() else None
+    def answers(self, split: str) -> Answers | None:
+        """The answers to a split; None where there are none or they are not finite."""
+        if not self.run.predictions_file(self.checkpoint, self.method, split).exists():
+            return None
+        return answers_of(self.run.prediction(self.checkpoint, self.method, split))
 
     @property
-    def num_models(self) -> int | None:
-        """How many trained models answer together; None for an ensemble that was not kept."""
-        posthoc = self.method.split("+")[-1]
-        path = self.run.folder / "methods" / self.checkpoint / posthoc / "ensemble.json"
-        if path.exists():
-            return len(read_json(path, "members")["members"])
-        return None if posthoc == "ensemble" else 1
+    def seed(self) -> int:
+        """The seed it was trained with."""
+        return self.config.seed
 
     @property
     def splits(self) -> list[str]:
         """The splits for which metrics are known."""
-        return list(self.run.metrics.get(self.checkpoint, {}).get(self.method, {}))
+        return list(self.results[self.checkpoint])
 
 
 @dataclass(frozen=True)
@@ -75,13 +63,29 @@ class Model:
     members: tuple[Member, ...]
 
     @property
-    def method(self) -> str:
-        """The name under which its metrics are stored."""
-        return self.members[0].method
+    def tests(self) -> list[Answers]:
+        """The answers to the test set, of the seeds that have some."""
+        found = [member.test for member in self.members if member.test is not None]
+        return [test for test in found if len(test.labels)]
 
-    def values(self, split: str, metric: str) -> list[float]:
+    @property
+    def num_models(self) -> int | None:
+        """How many trained models answer together; None for an ensemble that was not kept."""
+        member = self.members[0]
+        posthoc = member.method.split("+")[-1]
+        folder = member.run.method_folder(f"{member.checkpoint}/{posthoc}")
+        if (folder / "ensemble.json").exists():
+            return len(read_json(folder / "ensemble.json", "members")["members"])
+        return None if posthoc == "ensemble" else 1
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The checkpoints that were evaluated, each once."""
+        return list(dict.fromkeys(name for member in self.members for name in member.results))
+
+    def values(self, split: str, metric: str, *, checkpoint: str | None = None) -> list[float]:
         """One value per seed that has this metric, straight from metrics.json."""
-        found = (member.metrics(split).get(metric) for member in self.members)
+        found = (member.metrics(split, checkpoint).get(metric) for member in self.members)
         return [float(value) for value in found if isinstance(value, int | float)]
 
 
@@ -89,10 +93,10 @@ class Model:
 class Comparison:
     """Models that were tested on the same examples, and what is to be said of their runs."""
 
-    benchmark: str
     title: str
     models: tuple[Model, ...]
     notes: tuple[str, ...] = ()
+    not_evaluated: tuple[RunFolder, ...] = ()
 
     @property
     def members(self) -> list[Member]:
@@ -100,8 +104,13 @@ class Comparison:
         return [member for model in self.models for member in model.members]
 
     @property
-    def test(self) -> SplitPredictions | None:
-        """Some predictions of the test set, for its labels and positions."""
+    def runs(self) -> list[RunFolder]:
+        """Each run once, whatever number of methods were evaluated on it."""
+        return list(dict.fromkeys(member.run for member in self.members))
+
+    @property
+    def test(self) -> Answers | None:
+        """Some answers to the test set, for its labels and positions."""
         return next((m.test for m in self.members if m.test is not None), None)
 
     @property
@@ -115,133 +124,105 @@ class Comparison:
         return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 
-def compare(folders: Sequence[Path], *, checkpoint: str | None = None) -> list[Comparison]:
-    """The runs in these folders, grouped into comparisons on equal test sets."""
-    runs, copies = without_copies([read_run(folder) for folder in folders])
-    members = [m for run in runs for m in _members(run, checkpoint)]
+def compare(runs: Sequence[RunFolder], *, checkpoint: str | None = None) -> list[Comparison]:
+    """The runs, grouped into comparisons on equal test sets."""
+    kept, copies = without_copies(runs)
+    members = [member for run in kept for member in _members(run, checkpoint)]
     if not members:
         raise UserError(
             "a report needs at least one evaluated run; got none. Run `kepsvgp evaluate RUN`."
         )
     groups: dict[tuple[str, str], list[Member]] = {}
     for member in members:
-        groups.setdefault((member.run.title, _test_set(member)), []).append(member)
+        groups.setdefault((title_of(member.config.data), _test_set(member)), []).append(member)
+    evaluated = {member.run for member in members}
+    others = [run for run in kept if run not in evaluated]
     counts: dict[str, int] = {}
     comparisons = []
     for (name, _), group in groups.items():
         counts[name] = counts.get(name, 0) + 1
         # a second test set of the same benchmark, such as one of another split
         title = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        notes = dict.fromkeys(n for m in group for n in copies.get(m.run.folder, ()))
-        models = tuple(_models(group))
-        comparisons.append(Comparison(group[0].run.benchmark, title, models, tuple(notes)))
+        notes = dict.fromkeys(note for m in group for note in copies.get(m.run, ()))
+        left = tuple(run for run in others if title_of(run.config().data) == name)
+        comparisons.append(Comparison(title, tuple(_models(group)), tuple(notes), left))
     return comparisons
 
 
-def without_copies(runs: Sequence[Run]) -> tuple[list[Run], dict[Path, list[str]]]:
+def title_of(data: DataConfig) -> str:
+    """What data are called: a benchmark's name, or that of the user's own data."""
+    path = data.path or Path(data.name)
+    return path.stem if path.suffix.lower() in (".csv", ".tsv") else path.name
+
+
+def without_copies(
+    runs: Sequence[RunFolder],
+) -> tuple[list[RunFolder], dict[RunFolder, list[str]]]:
     """Each run once, and by the folder that is kept what is to be said of the others.
 
     Of several folders of one run, that with the most epochs and results is kept.
     """
-    same: dict[str, list[Run]] = {}
+    same: dict[str, list[RunFolder]] = {}
     for run in runs:
-        same.setdefault(run.record.get(RUN) or str(run.folder), []).append(run)
+        same.setdefault(run.identity() or str(run.path), []).append(run)
     kept, notes = [], {}
     for group in same.values():
-        best = max(group, key=lambda run: (len(run.history), len(flatten(run.metrics))))
+        best = max(group, key=lambda run: (len(run.history()), len(flatten(run.metrics()))))
         kept.append(best)
-        notes[best.folder] = [
-            f"{run.folder} is left out: it is the same run as {best.folder}, not another seed."
+        notes[best] = [
+            f"{run.path} is left out: it is the same run as {best.path}, not another seed."
             for run in group
             if run is not best
         ]
     return kept, notes
 
 
-def _members(run: Run, wanted: str | None) -> list[Member]:
-    checkpoint = run.checkpoint(wanted)
+def _members(run: RunFolder, wanted: str | None) -> list[Member]:
+    config, metrics = run.config(), run.metrics()
+    if not metrics:
+        return []
+    checkpoint = wanted or config.train.select
+    if checkpoint not in metrics:
+        if wanted is not None:
+            raise UserError(
+                f"{run.path} must have been evaluated at the checkpoint '{wanted}'; it has "
+                f"{', '.join(metrics)}. Evaluate it with `kepsvgp evaluate`."
+            )
+        checkpoint = next(iter(metrics))
     return [
-        Member(run, checkpoint, method, _finite(run.predictions(checkpoint, method, "test")))
+        Member(
+            run,
+            config,
+            checkpoint,
+            method,
+            {name: methods.get(method, {}) for name, methods in metrics.items()},
+        )
         # the trained model before what was fitted on top of it
-        for method in sorted(run.metrics[checkpoint], key=lambda name: name != run.method)
+        for method in sorted(metrics[checkpoint], key=lambda name: name != config.method)
     ]
-
-
-def _finite(found: SplitPredictions | None) -> SplitPredictions | None:
-    return found if found is not None and np.isfinite(found.probs).all() else None
 
 
 def _test_set(member: Member) -> str:
     """A name for the examples a member was tested on: equal names, equal examples."""
     if member.test is None:
-        return json.dumps(member.run.config.get("data", {}), sort_keys=True, default=str)
+        return member.config.data.model_dump_json()
     content = member.test.index.tobytes() + member.test.labels.tobytes()
     # data of one's own, which their rows and labels do not tell from others
-    content += str(member.run.record.get("splits", {}).get("contents", "")).encode()
+    content += str(member.run.record()["splits"].get("contents", "")).encode()
     return hashlib.sha256(content).hexdigest()
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What makes a run another model, versions and the sections of other methods aside."""
-    # Primal-Attention takes what it shares with KEP-SVGP from there
-    own = {run.method, "kep"} if run.method == "primal" else {run.method}
-    foreign = tuple(f"model.{name}." for name in get_args(Method) if name not in own)
-    return {
-        key: value
-        for key, value in flatten(run.config).items()
-        if key not in PER_SEED and not key.startswith(("versions.", *foreign))
-    }
-
-
-def name_of(trained: str, method: str) -> str:
-    """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
-    parts = method.split("+")
-    base = parts[0] if len(parts) > 1 else trained
-    if parts[-1] == "ensemble" and base != "msp":
-        return f"{NAMES.get(base, base)} ensemble"
-    # a post-hoc method on plain softmax attention goes by its own name, as in the paper
-    if parts[0] != trained and trained != "msp":
-        parts = [trained, *parts]
-    return " + ".join(NAMES.get(part, part) for part in parts)
-
-
-def _models(members: list[Member]) -> list[Model]:
+def _models(members: Sequence[Member]) -> list[Model]:
     """Members of equal method and settings are seeds of one model."""
-    keyed: dict[tuple[str, str], list[Member]] = {}
+    variants: dict[str, dict[str, list[Member]]] = {}
     for member in members:
-        settings = json.dumps(_settings(member.run), sort_keys=True, default=str)
-        name = name_of(member.run.method, member.method)
-        keyed.setdefault((name, settings), []).append(member)
+        name = name_of(member.config.method, member.method)
+        settings = json.dumps(settings_of(member.config), sort_keys=True, default=str)
+        variants.setdefault(name, {}).setdefault(settings, []).append(member)
     models = []
-    for name, keys in groupby(sorted(keyed, key=lambda key: key[0]), key=lambda key: key[0]):
-        variants = [keyed[key] for key in keys]
-        for label, variant in zip(_labels(name, variants), variants, strict=True):
-            seeds = sorted(variant, key=lambda member: member.run.seed)
-            models.append(Model(label, tuple(seeds)))
+    for name, by_settings in variants.items():
+        configs = [seeds[0].config for seeds in by_settings.values()]
+        for label, seeds in zip(labels_of(name, configs), by_settings.values(), strict=True):
+            models.append(Model(label, tuple(sorted(seeds, key=lambda m: m.seed))))
     order = {id(member): place for place, member in enumerate(members)}
     return sorted(models, key=lambda model: min(order[id(m)] for m in model.members))
-
-
-def _labels(name: str, variants: list[list[Member]]) -> list[str]:
-    """Variants of one method are told apart by the settings in which they differ."""
-    if len(variants) == 1:
-        return [name]
-    settings = [_settings(variant[0].run) for variant in variants]
-    keys = sorted({key for s in settings for key in s})
-    differing = [key for key in keys if len({repr(s.get(key)) for s in settings}) > 1]
-    usual = {key: _most_common([s.get(key) for s in settings]) for key in differing}
-    labels = []
-    for number, setting in enumerate(settings, start=1):
-        told = differing
-        if len(differing) > MOST_TOLD:
-            # among many settings, those in which this one is not like most
-            told = [key for key in differing if setting.get(key) != usual[key]]
-        words = [f"{key.split('.')[-1]}={setting.get(key)}" for key in told[:MOST_TOLD]]
-        label = f"{name} ({', '.join(words)})" if words else name
-        labels.append(f"{label} #{number}" if len(told) > MOST_TOLD else label)
-    return labels
-
-
-def _most_common(values: list[Any]) -> Any:
-    """The value that most have; the first of them among equals."""
-    return max(values, key=values.count)

@@ -22,30 +22,11 @@ from kepsvgp.report.models import Comparison, compare
 from kepsvgp.report.payload import comparison_payload
 from kepsvgp.runs.folder import find_runs
 
+# in the order in which they use each other
 SCRIPTS = (
-    "core",
-    "selective",
-    "chart",
-    "reliability",
-    "operating",
-    "shapes",
-    "shift",
-    "inside",
-    "examples",
-    "main",
-)
-SECTIONS = (
-    ("summary", "Summary"),
-    ("reliability", "Reliability"),
-    ("risk", "When to answer"),
-    ("confidence", "Confidence"),
-    ("uncertainty", "Uncertainty"),
-    ("roc", "ROC"),
-    ("shift", "Shift"),
-    ("kernel", "Kernel"),
-    ("training", "Training"),
-    ("examples", "Examples"),
-)
+    "core", "selective", "chart", "reliability", "operating",
+    "shapes", "shift", "inside", "examples", "main",
+)  # fmt: skip
 
 
 def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = None) -> Path:
@@ -56,7 +37,7 @@ def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = No
         out: The HTML file to write.
         checkpoint: Show this checkpoint of every run; None for the one each run selected.
     """
-    comparisons = compare([run.path for run in find_runs(runs)], checkpoint=checkpoint)
+    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
     html = make_page([(comparison, find_source(comparison)) for comparison in comparisons])
     # texts may hold half a surrogate pair, which no file can
     write_atomic(out, html.encode("utf-8", errors="replace"))
@@ -90,7 +71,6 @@ def _render(contexts: Sequence[BenchmarkContext], data: dict[str, Any]) -> str:
         policy=_policy([theme, script], style),
         version=version("kepsvgp"),
         written=date.today().isoformat(),
-        sections=SECTIONS,
         benchmarks=contexts,
         # our own files and escaped JSON: nothing in them is from the data as it came
         theme_script=Markup(theme),

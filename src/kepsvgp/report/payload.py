@@ -13,17 +13,13 @@ import numpy as np
 from numpy import ndarray
 
 from kepsvgp.config.comparison import flatten
+from kepsvgp.data import Examples
+from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.report import curves
-from kepsvgp.report.examples import (
-    Shown,
-    Source,
-    choose,
-    choose_foreign,
-    show,
-)
+from kepsvgp.report.answers import Answers
+from kepsvgp.report.examples import NOTHING, Shown, Source, choose, choose_foreign, show
 from kepsvgp.report.models import Comparison, Member, Model
-from kepsvgp.report.runs import SplitPredictions
-from kepsvgp.report.summary import METRICS, OOD_METRICS, Metric
+from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.inspection import Inspection
 
 TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "f4": "<f4"}
@@ -71,73 +67,53 @@ def finite(value: Any) -> Any:
 
 def comparison_payload(comparison: Comparison, source: Source) -> dict[str, Any]:
     """Everything the page's program needs for one benchmark."""
-    test = comparison.test
-    benchmark = source.benchmark
-    recorded = next((m.run.classes for m in comparison.members if m.run.classes), None)
-    classes = recorded or [f"class {k}" for k in range(comparison.num_classes)]
-    foreign = comparison.splits("ood/")
-    shown = None
-    shown_foreign: dict[str, Shown] = {}
+    test, benchmark = comparison.test, source.benchmark
     leaders = [model.members[0] for model in comparison.models]
+    shown = None
+    foreign = dict.fromkeys(comparison.splits("ood/"), NOTHING)
     if benchmark is not None and test is not None:
-        rows = choose([m.test for m in leaders if m.test is not None])
+        rows = choose([member.test for member in leaders if member.test is not None])
         shown = show(benchmark.test, [int(test.index[row]) for row in rows])
-        for split in foreign:
-            shown_foreign[split] = _show_foreign(benchmark.ood, split, leaders)
+        foreign |= {
+            split: _show_foreign(benchmark.ood[name], split, leaders)
+            for split in foreign
+            if (name := split.removeprefix("ood/")) in benchmark.ood
+        }
     return finite(
         {
             "title": comparison.title,
-            "task": benchmark.task if benchmark is not None else None,
-            "classes": classes,
+            "classes": comparison.runs[0].classes(),
             "positions": None if test is None else pack(test.index, "u4"),
             "labels": None if test is None else pack_labels(test.labels),
             "entropyScale": math.log(max(comparison.num_classes, 2)),
-            "metrics": [_metric(metric) for metric in METRICS],
-            "oodMetrics": [_metric(metric) for metric in OOD_METRICS],
+            "metrics": [
+                {"key": metric.name, "title": metric.title, "percent": metric.is_share}
+                for metric in OF_A_SET
+            ],
             "shown": None if shown is None else _shown(shown),
-            "foreign": {name: _shown(part) for name, part in shown_foreign.items()},
-            "models": [_model(model, foreign, shown, shown_foreign) for model in comparison.models],
-            "trainings": _trainings(comparison),
+            "foreign": {split: _shown(part) for split, part in foreign.items()},
+            "models": [_model(model, shown, foreign) for model in comparison.models],
+            "trainings": [_training(run, comparison) for run in comparison.runs],
         }
     )
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
-    return {
-        "key": metric.key,
-        "title": metric.title,
-        "better": metric.better,
-        "percent": metric.percent,
-        "digits": metric.digits,
-    }
-
-
-def _show_foreign(ood: Any, split: str, leaders: Sequence[Member]) -> Shown:
-    name = split.removeprefix("ood/")
-    predictions = [p for m in leaders if (p := m.predictions(split)) is not None]
-    if name not in ood or not predictions:
-        return Shown([], None, None)
-    # models may have been asked about other examples under the same name
-    predictions = [p for p in predictions if np.array_equal(p.index, predictions[0].index)]
-    examples = ood[name]
-    rows = choose_foreign(predictions)
-    positions = [int(predictions[0].index[row]) for row in rows]
-    if positions and max(positions) >= len(examples):
-        return Shown([], None, None)
+def _show_foreign(examples: Examples, split: str, leaders: Sequence[Member]) -> Shown:
+    """The examples that the models are surest about, of those they were all asked about."""
+    found = [answers for member in leaders if (answers := member.answers(split)) is not None]
+    found = [answers for answers in found if np.array_equal(answers.index, found[0].index)]
+    positions = [int(found[0].index[row]) for row in choose_foreign(found)] if found else []
+    if max(positions, default=0) >= len(examples):
+        return NOTHING
     return show(examples, positions, max_bytes=300_000)
 
 
 def _shown(shown: Shown) -> dict[str, Any]:
-    return {
-        "positions": shown.positions,
-        "pictures": None if shown.pictures is None else shown.pictures._asdict(),
-        "texts": shown.texts,
-    }
+    pictures = None if shown.pictures is None else shown.pictures._asdict()
+    return shown._asdict() | {"pictures": pictures}
 
 
-def _model(
-    model: Model, foreign: list[str], shown: Shown | None, shown_foreign: dict[str, Shown]
-) -> dict[str, Any]:
+def _model(model: Model, shown: Shown | None, foreign: dict[str, Shown]) -> dict[str, Any]:
     splits = dict.fromkeys(name for member in model.members for name in member.splits)
     return {
         "label": model.label,
@@ -149,53 +125,48 @@ def _model(
             }
             for split in splits
         },
-        "runs": [_run(member, foreign, shown, shown_foreign) for member in model.members],
+        "runs": [_run(member, shown, foreign) for member in model.members],
     }
 
 
-def _run(
-    member: Member, foreign: list[str], shown: Shown | None, shown_foreign: dict[str, Shown]
-) -> dict[str, Any]:
-    test = member.test
-    validation = member.predictions("val")
+def _run(member: Member, shown: Shown | None, foreign: dict[str, Shown]) -> dict[str, Any]:
+    test, val = member.test, member.answers("val")
+    curve = None
+    if val is not None:
+        curve = {"confidence": pack(val.confidence, "f4"), "correct": pack(val.correct, "u1")}
     return {
-        "seed": member.run.seed,
+        "seed": member.seed,
         "checkpoint": member.checkpoint,
         "test": None if test is None else _test(test, shown),
-        "val": None
-        if validation is None
-        else {
-            "confidence": pack(validation.confidence, "f4"),
-            "correct": pack(validation.correct, "u1"),
-        },
+        "val": curve,
         "foreign": {
-            split: _foreign(found, shown_foreign.get(split))
-            for split in foreign
-            if (found := member.predictions(split)) is not None and len(found.probs)
+            split: _foreign(found, part)
+            for split, part in foreign.items()
+            if (found := member.answers(split)) is not None and len(found.probs)
         },
     }
 
 
-def _trainings(comparison: Comparison) -> list[dict[str, Any]]:
-    """Each run once, whatever number of methods were evaluated on it."""
-    trainings = {}
-    for place, model in enumerate(comparison.models):
-        for member in model.members:
-            run = member.run
-            if run.folder not in trainings:
-                trainings[run.folder] = {
-                    "model": place,
-                    "label": model.label,
-                    "seed": run.seed,
-                    "history": history_series(run.history),
-                    "spectra": None if run.spectra is None else _spectra(run.spectra),
-                }
-    return list(trainings.values())
+def _training(run: RunFolder, comparison: Comparison) -> dict[str, Any]:
+    """How a run was trained and what was seen in it, beside the first model that it is part of."""
+    place, model = next(
+        (place, model)
+        for place, model in enumerate(comparison.models)
+        if any(member.run == run for member in model.members)
+    )
+    inspection = run.inspection()
+    return {
+        "model": place,
+        "label": model.label,
+        "seed": run.config().seed,
+        "history": history_series(run.history()),
+        "spectra": None if inspection is None else _spectra(inspection),
+    }
 
 
-def _spectra(spectra: Inspection) -> dict[str, Any]:
-    layers = [layer.model_dump() | {"cumulative": layer.cumulative} for layer in spectra.layers]
-    return {"examples": spectra.examples, "layers": layers}
+def _spectra(found: Inspection) -> dict[str, Any]:
+    layers = [layer.model_dump() | {"cumulative": layer.cumulative} for layer in found.layers]
+    return {"examples": found.examples, "layers": layers}
 
 
 def history_series(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -219,7 +190,7 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _test(test: SplitPredictions, shown: Shown | None) -> dict[str, Any]:
+def _test(test: Answers, shown: Shown | None) -> dict[str, Any]:
     scale = math.log(max(test.probs.shape[1], 2))
     bins = curves.reliability(test.confidence, test.correct)
     return {
@@ -227,19 +198,13 @@ def _test(test: SplitPredictions, shown: Shown | None) -> dict[str, Any]:
         "predicted": pack_labels(test.predicted),
         "entropy": pack_share(test.entropy, scale),
         "aleatoric": pack_share(test.aleatoric, scale),
-        "reliability": {
-            "edges": bins.edges.tolist(),
-            "count": bins.count.tolist(),
-            "confidence": bins.confidence.tolist(),
-            "accuracy": bins.accuracy.tolist(),
-            "low": bins.interval.low.tolist(),
-            "high": bins.interval.high.tolist(),
-        },
+        "samples": test.num_samples,
+        "reliability": {name: values.tolist() for name, values in vars(bins).items()},
         "top": None if shown is None else _top(test, shown.positions),
     }
 
 
-def _foreign(found: SplitPredictions, shown: Shown | None) -> dict[str, Any]:
+def _foreign(found: Answers, shown: Shown) -> dict[str, Any]:
     """An out-of-distribution set in brief: quantiles, a histogram and some points."""
     scale = math.log(max(found.probs.shape[1], 2))
     confidence = found.confidence
@@ -253,11 +218,11 @@ def _foreign(found: SplitPredictions, shown: Shown | None) -> dict[str, Any]:
         "aleatoric": pack_share(found.aleatoric[::step], scale),
         "meanAleatoric": float(found.aleatoric.mean()),
         "meanEntropy": float(found.entropy.mean()),
-        "top": None if shown is None else _top(found, shown.positions),
+        "top": _top(found, shown.positions),
     }
 
 
-def _top(predictions: SplitPredictions, positions: Sequence[int]) -> dict[str, Any] | None:
+def _top(predictions: Answers, positions: Sequence[int]) -> dict[str, Any] | None:
     """The most probable classes of the carried examples, and their probabilities."""
     if not np.isin(positions, predictions.index).all():
         # this model was asked about other examples

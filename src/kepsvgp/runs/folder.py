@@ -321,21 +321,17 @@ def _flock(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
-    """The run folders among `paths` and, where one is a collection, the measured ones in it."""
+    """The run folders among `paths` and, where one is a collection, those in it."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} must be a run folder; there is no such folder.")
-        inside = [path] if RunFolder(path).config_file.exists() else _measured_inside(path)
+        is_run = RunFolder(path).config_file.exists()
+        inside = [path] if is_run else [file.parent for file in path.rglob("config.toml")]
         if not inside:
             raise UserError(
-                f"{path} must be a run folder or hold evaluated runs; it has neither a "
-                "config.toml nor a run inside. Train one with `kepsvgp train`."
+                f"{path} must be a run folder or hold some; it has no config.toml, nor has a "
+                "folder inside. Train a run with `kepsvgp train`."
             )
-        found += inside
+        found += sorted(inside)
     return [RunFolder(path) for path in dict.fromkeys(found)]
-
-
-def _measured_inside(path: Path) -> list[Path]:
-    folders = [file.parent for file in sorted(path.rglob("config.toml"))]
-    return [folder for folder in folders if RunFolder(folder).metrics_file.exists()]

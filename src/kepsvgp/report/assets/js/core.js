@@ -34,6 +34,9 @@ function deviation(values) {
   return values.length > 1 ? Math.sqrt(sum(values.map((v) => (v - m) ** 2)) / (values.length - 1)) : 0;
 }
 
+// bars of fewer examples than this are drawn faintly, and groups as single marks
+const FEW = 10;
+
 const percent = (value, digits = 1) => (Number.isFinite(value) ? `${(100 * value).toFixed(digits)}%` : "–");
 const count = (value) => value.toLocaleString("en");
 
@@ -46,8 +49,7 @@ function overSeeds(values, digits = 1) {
 
 function metricText(metric, value, unit = true) {
   if (!Number.isFinite(value)) return "–";
-  if (!metric.percent) return value.toFixed(metric.digits);
-  return (100 * value).toFixed(metric.digits) + (unit ? "%" : "");
+  return metric.percent ? (100 * value).toFixed(2) + (unit ? "%" : "") : value.toFixed(4);
 }
 
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f4: Float32Array };

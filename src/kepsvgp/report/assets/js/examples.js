@@ -64,13 +64,13 @@ function foreignTile(view, run, name, place) {
   const shown = view.bench.foreign[name];
   const position = shown.positions[place];
   const top = run.foreign[name].top;
-  const label = `Foreign input ${position} of ${name.replace("ood/", "")}`;
+  const label = `Out-of-distribution input ${position} of ${name.replace("ood/", "")}`;
   return el(
     "li",
     { class: "tile foreign", "data-position": position },
     content(view, shown, place, label),
     el("div", { class: "what" },
-      el("p", { class: "claim" }, el("span", { class: "mark", text: "foreign" }), el("span", { class: "number", text: `#${position}` })),
+      el("p", { class: "claim" }, el("span", { class: "mark", text: "not in the training data" }), el("span", { class: "number", text: `#${position}` })),
       el("p", { class: "truth", text: `from ${name.replace("ood/", "")}` }),
       bars(view, topEntries(top, place, 0, 0, null), null)),
   );
@@ -147,7 +147,7 @@ function abstainedSection(mount, view) {
 const KINDS = {
   mistakes: "The most confident mistakes",
   hits: "The least confident right answers",
-  foreign: "Foreign inputs taken for real",
+  foreign: "The most confident answers to out-of-distribution inputs",
 };
 
 function exampleRows(view, run, kind, chosen) {
@@ -175,7 +175,7 @@ function examplesSection(mount, view) {
       const places = top ? range(bench.foreign[choice.foreign].positions.length)
         .filter((place) => choice.cls === "all" || String(top.classes[place * top.count]) === choice.cls)
         .sort((a, b) => top.probs[b * top.count] - top.probs[a * top.count]) : [];
-      heading.textContent = `${count(places.length)} foreign inputs in the page, the surest first`;
+      heading.textContent = `${count(places.length)} out-of-distribution inputs in the page, the most confident first`;
       list.show(places, (place) => foreignTile(view, run, choice.foreign, place), `${choice.model} ${choice.foreign}`);
       return;
     }

@@ -100,14 +100,12 @@ const SECTIONS = {
   training: trainingSection,
   examples: examplesSection,
 };
-const ABSENT = {
-  shift: ["No shifted test sets were evaluated for these runs; this does it: ", "kepsvgp evaluate RUN --splits shift"],
-  kernel: ["No spectra are stored in these runs; this writes them: ", "kepsvgp inspect RUN"],
-  training: ["These runs have no history of their training.", ""],
-};
+// what needs no predictions of the test set, and is left out where its own numbers are missing
+const OPTIONAL = ["shift", "kernel", "training"];
 
-function absent(text, command) {
-  return el("p", { class: "absent" }, text, command ? el("code", { text: command }) : null);
+function noPredictions() {
+  const command = el("code", { text: "kepsvgp evaluate RUN" });
+  return el("p", { class: "absent" }, "These runs hold no predictions of the test set. To keep them, run ", command);
 }
 
 function legend(view) {
@@ -133,7 +131,7 @@ function legend(view) {
   }
   if (view.bench.foreignNames.length > 1) {
     const choice = view.kept("foreign", { name: view.bench.foreignNames[0] });
-    mount.append(select("Foreign set", view.bench.foreignNames.map((name) => [name, name.replace("ood/", "")]), choice.name, (value) => {
+    mount.append(select("Out-of-distribution set", view.bench.foreignNames.map((name) => [name, name.replace("ood/", "")]), choice.name, (value) => {
       choice.name = value;
       sections(view);
     }));
@@ -149,8 +147,14 @@ function sections(view) {
   for (const [name, make] of Object.entries(SECTIONS)) {
     const mount = byId(`${name}-body`);
     mount.replaceChildren();
-    if (!hasTest && !(name in ABSENT)) mount.append(absent("These runs hold no predictions of the test set; this keeps them: ", "kepsvgp evaluate RUN"));
-    else if (make(mount, view) === false) mount.append(absent(...ABSENT[name]));
+    if (OPTIONAL.includes(name)) {
+      const parts = [byId(name), document.querySelector(`nav a[href="#${name}"]`)];
+      // visible while it is drawn, as pictures take the width they find
+      for (const part of parts) part.hidden = false;
+      const isEmpty = make(mount, view) === false;
+      for (const part of parts) part.hidden = isEmpty;
+    } else if (hasTest) make(mount, view);
+    else mount.append(noPredictions());
   }
   for (const f of view.followers) f();
 }

@@ -5,14 +5,14 @@ function reliabilitySection(mount, view) {
   for (const [m, model] of view.models()) {
     const run = view.run(model);
     if (!run.test) continue;
-    const ece = run.seedMetrics?.ece;
+    const ece = model.metrics.test?.ece?.[model.runs.indexOf(run)];
     const bins = run.test.reliability;
     const { node, host } = figure(modelName(model, m));
     responsive(host, (place, width) => drawReliability(place, width, bins, m, model.label));
     const says = mean(Array.from(run.test.confidence));
     const right = mean(Array.from(run.test.correct));
     const gap = Math.abs(says - right);
-    const side = gap < 0.0005 ? "as it should be" : says > right ? `${percent(gap)} too sure` : `${percent(gap)} too unsure`;
+    const side = gap < 0.0005 ? "no difference" : `${says > right ? "over" : "under"}-confident by ${percent(gap)}`;
     node.append(
       el("figcaption", {
         text: `Says ${percent(says)} on average, is right ${percent(right)} of the time: ${side}.` +
@@ -37,13 +37,14 @@ function drawReliability(host, width, bins, m, label) {
   for (const b of filled) {
     const [from, to] = [bins.edges[b], bins.edges[b + 1]];
     const inset = 0.004;
-    rect(c, from + inset, to - inset, 0, bins.accuracy[b], { class: `bar ${colour(m)}` });
+    const few = bins.count[b] < FEW ? "few" : "";
+    rect(c, from + inset, to - inset, 0, bins.accuracy[b], { class: `bar ${colour(m)} ${few}` });
     // stripes: the gap between what is said (the dark line) and what comes true
     const pattern = patterns[bins.confidence[b] > bins.accuracy[b] ? 0 : 1];
-    rect(c, from + inset, to - inset, bins.accuracy[b], bins.confidence[b], { fill: `url(#${pattern})` });
+    if (!few) rect(c, from + inset, to - inset, bins.accuracy[b], bins.confidence[b], { fill: `url(#${pattern})` });
     const y = c.sy(bins.confidence[b]);
-    c.root.append(svg("line", { class: "said", x1: c.sx(from + inset), x2: c.sx(to - inset), y1: y, y2: y }));
-    whisker(c, (from + to) / 2, bins.low[b], bins.high[b]);
+    c.root.append(svg("line", { class: `said ${few}`, x1: c.sx(from + inset), x2: c.sx(to - inset), y1: y, y2: y }));
+    whisker(c, (from + to) / 2, bins.low[b], bins.high[b], { class: few });
   }
   line(c, [[0, 0], [1, 1]], { class: "ideal" });
   const counts = chart(host, width, {

@@ -33,9 +33,9 @@ function confidenceSection(mount, view) {
     });
     view.follow(() => mark());
     node.append(
-      el("figcaption", { text: `${count(right.total)} right, ${count(wrong.total)} wrong${set ? `, ${count(set.count)} foreign` : ""}. Dashed: the threshold of the slider.` }),
+      el("figcaption", { text: `${count(right.total)} right, ${count(wrong.total)} wrong${set ? `, ${count(set.count)} out of distribution` : ""}. Dashed: the threshold of the slider.` }),
       numbers(`confidence of ${shorten(model.label, 40)}`, () => table(`Shares of confidence, ${model.label}`,
-        ["Confidence", "Right", "Wrong", ...(set ? ["Foreign"] : [])],
+        ["Confidence", "Right", "Wrong", ...(set ? ["Out of distribution"] : [])],
         range(BINS).map((b) => [`${percent(b / BINS, 0)} – ${percent((b + 1) / BINS, 0)}`, percent(right.shares[b]), percent(wrong.shares[b]), ...(set ? [percent(set.shares[b])] : [])]), "plain")),
     );
     grid.append(node);
@@ -47,19 +47,17 @@ function key(entries) {
 }
 
 function drawHistogram(host, width, right, wrong, set, label, view, run) {
-  const top = Math.max(0.05, ...right.shares, ...wrong.shares, ...(set ? set.shares : []));
+  const groups = [["correct", right], ["foreign", set && { shares: set.shares, total: set.count }], ["wrong", wrong]].filter(([, group]) => group?.total);
+  const top = Math.max(0.05, ...groups.filter(([, group]) => group.total >= FEW).flatMap(([, group]) => group.shares));
   const c = chart(host, width, {
     height: 230, x: [0, 1], y: [0, top * 1.05], percentX: true, percentY: true, xLabel: "confidence", yLabel: "share of group",
-    label: `Histogram of the confidence of ${label} for right and wrong answers${set ? " and foreign inputs" : ""}; the numbers are in the table below.`,
+    label: `Histogram of the confidence of ${label} for right and wrong answers${set ? " and out-of-distribution inputs" : ""}; the numbers are in the table below.`,
   });
   const steps = (shares) => shares.flatMap((s, b) => [[b / BINS, s], [(b + 1) / BINS, s]]);
-  const area = (shares, kind) => {
-    const node = line(c, [[0, 0], ...steps(shares), [1, 0]], { class: `area ${kind}` });
-    node.removeAttribute("fill");
-  };
-  area(right.shares, "correct");
-  if (set) area(set.shares, "foreign");
-  if (wrong.total) area(wrong.shares, "wrong");
+  for (const [kind, group] of groups) {
+    if (group.total < FEW) pile(c, group, kind);
+    else line(c, [[0, 0], ...steps(group.shares), [1, 0]], { class: `area ${kind}` }).removeAttribute("fill");
+  }
   const guide = svg("path", { class: "guide" });
   c.root.append(guide);
   return () => {
@@ -69,22 +67,32 @@ function drawHistogram(host, width, right, wrong, set, label, view, run) {
   };
 }
 
+// a point for each example of a group that is too small for a histogram
+function pile(c, group, kind) {
+  group.shares.forEach((share, b) => {
+    const base = c.sy(0) - 5;
+    for (const place of range(Math.round(share * group.total))) dot(c, (b + 0.5) / BINS, 0, { class: `single ${kind}`, cy: base - 9 * place });
+  });
+}
+
 function uncertaintySection(mount, view) {
   const grid = el("div", { class: "grid" });
   const foreign = view.foreign();
   mount.append(key([["correct", "right"], ["wrong", "wrong"], ...(foreign ? [["foreign", foreign.replace("ood/", "") + " (a sample)"]] : [])]), grid);
   const rows = [];
-  for (const [m, model] of view.models()) {
+  const shown = view.models().filter(([, model]) => view.run(model).test);
+  // one scale for all models, so that they can be compared
+  const most = Math.max(0, ...shown.map(([, model]) => largestEpistemic(view.run(model), foreign)));
+  for (const [m, model] of shown) {
     const run = view.run(model);
-    if (!run.test) continue;
     const set = foreign && run.foreign[foreign];
     const means = groupMeans(run, set);
     rows.push(...means.map(([name, total, aleatoric]) => [`${model.label}, ${name}`, total.toFixed(3), aleatoric.toFixed(3), Math.max(0, total - aleatoric).toFixed(3)]));
     const { node, host } = figure(modelName(model, m));
-    const most = largestEpistemic(run.test);
-    if (most < 1e-3) {
+    const own = largestEpistemic(run, null);
+    if (own < 1e-3) {
       node.classList.add("empty");
-      host.replaceWith(el("p", { class: "absent", text: "One pass, one answer: this model has no epistemic part, all its uncertainty counts as aleatoric." }));
+      host.replaceWith(el("p", { class: "absent", text: noEpistemic(run.test.samples) }));
     } else {
       responsive(host, (place, width) => drawUncertainty(place, width, run, set, most, view, model.label));
     }
@@ -93,10 +101,18 @@ function uncertaintySection(mount, view) {
   mount.append(numbers("mean uncertainty, nats", () => table("Mean uncertainty in nats", ["Model and group", "Total", "Aleatoric", "Epistemic"], rows, "plain")));
 }
 
-function largestEpistemic(test) {
+function largestEpistemic(run, foreign) {
   let most = 0;
-  for (let i = 0; i < test.entropy.length; i++) most = Math.max(most, test.entropy[i] - test.aleatoric[i]);
+  for (const set of [run.test, foreign && run.foreign[foreign]]) {
+    for (let i = 0; set && i < set.entropy.length; i++) most = Math.max(most, set.entropy[i] - set.aleatoric[i]);
+  }
   return most;
+}
+
+function noEpistemic(samples) {
+  return samples > 1
+    ? `Its ${samples} sampled models agree: the epistemic part is below 0.001 nats everywhere, so all uncertainty counts as aleatoric.`
+    : "This model answers in one pass, so it has no epistemic part: all its uncertainty counts as aleatoric.";
 }
 
 function groupMeans(run, set) {
@@ -106,16 +122,14 @@ function groupMeans(run, set) {
     return [name, mean(kept.map((i) => entropy[i])), mean(kept.map((i) => aleatoric[i]))];
   };
   const groups = [group("right", (i) => correct[i]), group("wrong", (i) => !correct[i])];
-  if (set) groups.push(["foreign", set.meanEntropy, set.meanAleatoric]);
+  if (set) groups.push(["out of distribution", set.meanEntropy, set.meanAleatoric]);
   return groups.filter(([, total]) => Number.isFinite(total));
 }
 
 function drawUncertainty(host, width, run, set, most, view, label) {
   const { entropy, aleatoric, correct } = run.test;
-  let top = most;
-  if (set) for (let i = 0; i < set.entropy.length; i++) top = Math.max(top, set.entropy[i] - set.aleatoric[i]);
   const c = chart(host, width, {
-    height: 280, x: [0, view.bench.entropyScale], y: [0, top * 1.05], xLabel: "aleatoric, nats", yLabel: "epistemic, nats",
+    height: 280, x: [0, view.bench.entropyScale], y: [0, most * 1.05], xLabel: "aleatoric, nats", yLabel: "epistemic, nats",
     label: `Aleatoric against epistemic uncertainty of ${label}, one point an example; group means are in the table below.`,
   });
   // ten thousand points are for a canvas; it lies exactly over the axes
@@ -150,7 +164,7 @@ function rocSection(mount, view) {
 }
 
 function rocFigure(box, view, foreign) {
-  const title = foreign ? `Foreign inputs: ${foreign.replace("ood/", "")}` : "Failures: right against wrong answers";
+  const title = foreign ? `Out of distribution: ${foreign.replace("ood/", "")}` : "Failures: right against wrong answers";
   const models = view.models().filter(([, model]) => {
     const run = view.run(model);
     return run.test && (!foreign || run.foreign[foreign]);
@@ -161,7 +175,7 @@ function rocFigure(box, view, foreign) {
   responsive(host, (place, width) => {
     const c = chart(place, width, {
       height: Math.min(380, Math.max(260, width * 0.75)), x: [0, 1], y: [0, 1], percentX: true, percentY: true,
-      xLabel: foreign ? "foreign inputs answered" : "wrong answers given", yLabel: foreign ? "known inputs answered" : "right answers given",
+      xLabel: foreign ? "out-of-distribution inputs answered" : "wrong answers given", yLabel: foreign ? "test inputs answered" : "right answers given",
       label: `ROC curves of ${models.length} models for ${title}; AUROC is in the caption.`,
     });
     line(c, [[0, 0], [1, 1]], { class: "ideal" });

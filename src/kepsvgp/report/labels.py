@@ -1,0 +1,71 @@
+"""What models are called: the method's title, and the settings that tell variants apart."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from kepsvgp.config.sections import Method, RunConfig
+
+TITLES = {
+    "ensemble": "Deep ensemble",
+    "kep": "KEP-SVGP",
+    "kfllla": "KFLLLA",
+    "mc_dropout": "MC dropout",
+    "msp": "MSP",
+    "primal": "Primal attention",
+    "sgpa": "SGPA",
+    "sngp": "SNGP",
+    "svdkl": "SV-DKL",
+    "temperature": "Temperature scaling",
+}
+# a label names at most so many settings
+MOST_TOLD = 3
+# what seeds of one model may differ in
+OF_A_SEED = ("seed", "data.path", "model.svdkl.softmax_run")
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """What makes a run another model, the sections of other methods aside."""
+    own = {config.method, "kep"} if config.method == "primal" else {config.method}
+    foreign = tuple(f"model.{name}." for name in get_args(Method) if name not in own)
+    return {
+        name: value
+        for name, value in config.identity().items()
+        if name not in OF_A_SEED and not name.startswith(foreign)
+    }
+
+
+def name_of(trained: str, method: str) -> str:
+    """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
+    parts = method.split("+")
+    base = parts[0] if len(parts) > 1 else trained
+    if parts[-1] == "ensemble" and base != "msp":
+        return f"{TITLES.get(base, base)} ensemble"
+    # a post-hoc method on plain softmax attention goes by its own name, as in the paper
+    if parts[0] != trained and trained != "msp":
+        parts = [trained, *parts]
+    return " + ".join(TITLES.get(part, part) for part in parts)
+
+
+def labels_of(name: str, configs: Sequence[RunConfig]) -> list[str]:
+    """Variants of one method are told apart by the settings in which they differ."""
+    if len(configs) == 1:
+        return [name]
+    settings = [settings_of(config) for config in configs]
+    keys = sorted({key for s in settings for key in s})
+    differing = [key for key in keys if len({repr(s.get(key)) for s in settings}) > 1]
+    usual = {key: _most_common([s.get(key) for s in settings]) for key in differing}
+    labels = []
+    for number, setting in enumerate(settings, start=1):
+        told = differing
+        if len(differing) > MOST_TOLD:
+            # among many settings, those in which this one is not like most
+            told = [key for key in differing if setting.get(key) != usual[key]]
+        words = [f"{key.split('.')[-1]}={setting.get(key)}" for key in told[:MOST_TOLD]]
+        label = f"{name} ({', '.join(words)})" if words else name
+        labels.append(f"{label} #{number}" if len(told) > MOST_TOLD else label)
+    return labels
+
+
+def _most_common(values: list[Any]) -> Any:
+    """The value that most have; the first of them among equals."""
+    return max(values, key=values.count)
