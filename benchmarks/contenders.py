@@ -79,4 +79,4 @@ class PaperKEPAttention(KEPAttention):
 
     def penalties(self) -> Penalties:
         """KL and KSVD penalty of the last training pass."""
-        return self.recall()
+        return self.recall()[-1]

@@ -1,7 +1,10 @@
 """The method once more, slowly: loops over sequences, heads and tokens, straight from the paper.
 
-Nothing here is shared with the package but the parameters of a layer.
+Nothing here is shared with the package but the parameters of a layer. The exact posteriors at the
+end form N × N matrices.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -115,3 +118,71 @@ def ksvd_residual(layer: KEPAttention, x: Tensor) -> Tensor:
             residual[h] += ((e - dual[:, 0, h] * lam) ** 2 + (r - dual[:, 1, h] * lam) ** 2).sum(0)
             energy[h] += (e**2 + r**2).sum(0)
     return (residual / energy).mean()
+
+
+def symmetric_eigenproblems(kernel: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """H_e, H_r and Λ² of (K Kᵀ) H_e = H_e Λ² and (Kᵀ K) H_r = H_r Λ² (eq. 15), each by itself."""
+    values, left = torch.linalg.eigh(kernel @ kernel.mT)
+    _, right = torch.linalg.eigh(kernel.mT @ kernel)
+    # eigh sorts upwards
+    return left.flip(-1)[:, :rank], right.flip(-1)[:, :rank], values.flip(-1)[:rank]
+
+
+class Gaussian(NamedTuple):
+    """A Gaussian over function values at the tokens, with its full covariance."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+def gp_posterior(
+    k_test_test: Tensor,
+    k_test_train: Tensor,
+    k_train_train: Tensor,
+    y: Tensor,
+    noise_variance: float,
+) -> Gaussian:
+    """Exact GP posterior at test inputs (eq. 2)."""
+    # K_*X (K_XX + σ² I)⁻¹
+    noisy = k_train_train + noise_variance * torch.eye(len(y), dtype=y.dtype, device=y.device)
+    gain = torch.linalg.solve(noisy, k_test_train.mT).mT
+    return Gaussian(gain @ y, k_test_test - gain @ k_test_train.mT)
+
+
+def svgp_posterior(
+    k_xx: Tensor,
+    k_xz: Tensor,
+    k_zz: Tensor,
+    u_mean: Tensor,
+    u_cov: Tensor,
+) -> Gaussian:
+    """Regular SVGP posterior (eq. 3), with the s × s matrix inverted in full."""
+    # K_XZ K_ZZ⁻¹
+    gain = torch.linalg.solve(k_zz, k_xz.mT).mT
+    mean = (gain @ u_mean.unsqueeze(-1)).squeeze(-1)
+    # K_XX − K_XZ K_ZZ⁻¹ (K_ZZ − S) K_ZZ⁻¹ K_ZX
+    return Gaussian(mean, k_xx - gain @ (k_zz - u_cov) @ gain.mT)
+
+
+def kernel_eigen_posterior(
+    kernel: Tensor,
+    vectors: Tensor,
+    eigenvalues: Tensor,
+    u_mean: Tensor,
+    u_cov: Tensor,
+    *,
+    residual: bool = True,
+) -> Gaussian:
+    """SVGP posterior with kernel-eigen features of a symmetric kernel (eq. 7).
+
+    With `residual=False` the part of the kernel beyond the kept eigenvalues is left out of the
+    covariance, which is the approximation of Remark 3.1 and of the layer.
+    """
+    # H m
+    mean = vectors @ u_mean
+    # H S Hᵀ
+    covariance = vectors @ u_cov @ vectors.mT
+    if residual:
+        # K − H Λ Hᵀ
+        covariance = covariance + kernel - (vectors * eigenvalues) @ vectors.mT
+    return Gaussian(mean, covariance)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import weakref
 
+import jaxtyping
 import pytest
 import reference
 import torch
@@ -13,9 +14,16 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from kepsvgp.attention import KEPAttention, fixed_draws
+from kepsvgp.attention import (
+    KEPAttention,
+    PenalisedAttention,
+    PrimalAttention,
+    SGPAttention,
+    fixed_draws,
+)
 from kepsvgp.attention.base import use_draws
 from kepsvgp.attention.statistics import statistics
+from kepsvgp.errors import UserError
 from kepsvgp.maths import ksvd, svgp
 
 # every size distinct and prime where the layer allows: a swapped axis cannot pass
@@ -104,6 +112,44 @@ def test_ksvd_penalty_equals_the_loops(
         torch.autograd.grad(ours, parameters), torch.autograd.grad(theirs, parameters), strict=True
     ):
         assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [KEPAttention, PrimalAttention, SGPAttention])
+def test_layer_used_twice_in_a_pass_has_the_sum_of_its_penalties(
+    kind: type[PenalisedAttention], generator: torch.Generator
+) -> None:
+    layer = kind(DIM, HEAD).double()
+    each = []
+    for x in (first := tokens(generator), second := tokens(generator)):
+        layer(x)
+        each.append(layer.penalties())
+    layer(first)
+    layer(second)
+    kl, ksvd, sequence_kl = layer.penalties()
+
+    assert_close(ksvd, each[0].ksvd + each[1].ksvd)
+    # the KL of the parameters counts once, that of each sequence's process every time
+    assert_close(kl, each[0].kl)
+    if sequence_kl is not None:
+        assert_close(sequence_kl, each[0].sequence_kl + each[1].sequence_kl)
+
+
+@pytest.mark.parametrize("change", ["step", "no gradients"])
+def test_pass_whose_penalties_nobody_asked_for_is_forgotten(
+    change: str, generator: torch.Generator
+) -> None:
+    layer, x = build(), tokens(generator)
+    if change == "step":
+        layer(x)
+        with torch.no_grad():
+            layer.log_lambda.add_(0.1)
+    else:
+        with torch.no_grad():
+            layer(x)
+    layer(x)
+    found = layer.penalties().ksvd
+    layer(x)
+    assert_close(found, layer.penalties().ksvd)
 
 
 def test_residual_penalty_equals_the_loops(generator: torch.Generator) -> None:
@@ -405,16 +451,13 @@ def test_dropout_acts_in_training_only(generator: torch.Generator) -> None:
         ({"posterior_scale": -1.0}, "posterior_scale must be positive"),
     ],
 )
-# the annotations forbid these values too; users without a type checker meet the message
-@pytest.mark.filterwarnings("ignore")
-def test_bad_arguments_say_what_was_expected(arguments: dict[str, object], message: str) -> None:
-    arguments = {"dim": 12, "num_heads": 3} | arguments
-    unchecked = KEPAttention.__init__
-    while hasattr(unchecked, "__wrapped__"):
-        unchecked = unchecked.__wrapped__
-    layer = KEPAttention.__new__(KEPAttention)
-    with pytest.raises(ValueError, match=message):
-        unchecked(layer, **arguments)
+def test_bad_arguments_say_what_was_expected(
+    arguments: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # annotations are not checked outside of the tests
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match=message):
+        KEPAttention(**({"dim": 12, "num_heads": 3} | arguments))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from benchmarks.traffic import connected
 from kepsvgp.attention import KEPAttention, mean_over_shards, sequence_parallel
 from kepsvgp.attention.base import use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.models.blocks import mean_pool
+from kepsvgp.ops.pooling import mean_pool
 
 BATCH, TOKEN, DIM, HEADS, RANK = 3, 31, 15, 3, 4
 # the second process has more than the first, and the last one has no token of the first sequence

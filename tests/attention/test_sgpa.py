@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from kepsvgp.attention import sgpa
 from kepsvgp.attention.base import use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.ops import blocked, noise
+from kepsvgp.ops import dispatch, noise, slices
 from kepsvgp.training.objective import loss
 
 # every size distinct and prime: a swapped axis cannot pass
@@ -131,9 +131,9 @@ def test_blocks_of_sequences_give_the_numbers_of_all_at_once(
         return list(torch.autograd.grad(total, leaves)), result
 
     # two sequences a block, the last of five by itself
-    monkeypatch.setattr(blocked, "BLOCK_BYTES", 2 * 8 * HEAD * TOKEN * FEATURE * INDUCING)
+    monkeypatch.setattr(slices, "BLOCK_BYTES", 2 * 8 * HEAD * TOKEN * FEATURE * INDUCING)
     gradients, actual = outcome()
-    monkeypatch.setattr(blocked, "is_supported", lambda *_: False)
+    monkeypatch.setattr(dispatch, "is_fast", lambda *_: False)
     expected_gradients, expected = outcome()
 
     assert actual.mean.shape == actual.variance.shape == sizes
@@ -313,8 +313,7 @@ def test_objective_counts_the_kl_of_every_sequence() -> None:
 
     model = Pooled()
     logits = model(torch.randn(5, 3, 4))
-    kl = model.attention._last_pass
-    assert kl is not None
+    kl = model.attention._left_behind[0]
 
     # −ELBO / N = mean cross-entropy + mean KL of a sequence, whatever N
     terms = loss(logits, torch.zeros(5).long(), model, num_train=1_000, ksvd_weight=1.0)

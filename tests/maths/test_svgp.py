@@ -1,6 +1,7 @@
 from typing import NamedTuple
 
 import pytest
+import reference
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -124,20 +125,20 @@ def test_pair_posterior_with_exact_scores_is_the_svgp_posterior(
     )
     mean, factor = ours.mean[0, :, 0], ours.factor[0, 0]
 
-    truncated = svgp.kernel_eigen_posterior(
+    truncated = reference.kernel_eigen_posterior(
         symmetric, vectors, svd.values.square(), u_mean, u_cov, residual=False
     )
     assert_close(mean, truncated.mean)
     assert_close(factor @ factor.mT, truncated.covariance)
     # the regular SVGP posterior with K_XZ = H Λ², K_ZZ = Λ² is the one with the residual
-    regular = svgp.svgp_posterior(
+    regular = reference.svgp_posterior(
         symmetric,
         vectors * svd.values.square(),
         torch.diag(svd.values.square()),
         u_mean,
         u_cov,
     )
-    full = svgp.kernel_eigen_posterior(symmetric, vectors, svd.values.square(), u_mean, u_cov)
+    full = reference.kernel_eigen_posterior(symmetric, vectors, svd.values.square(), u_mean, u_cov)
     assert_close(regular.mean, full.mean)
     assert_close(regular.covariance, full.covariance)
     residual = symmetric - (vectors * svd.values.square()) @ vectors.mT
@@ -151,8 +152,8 @@ def test_residual_vanishes_when_all_singular_values_are_kept(generator: torch.Ge
     u_mean, u_cov = normal(generator, TOKEN), torch.eye(TOKEN, dtype=torch.float64)
     arguments = (kernel @ kernel.mT, svd.left, svd.values.square(), u_mean, u_cov)
 
-    full = svgp.kernel_eigen_posterior(*arguments)
-    truncated = svgp.kernel_eigen_posterior(*arguments, residual=False)
+    full = reference.kernel_eigen_posterior(*arguments)
+    truncated = reference.kernel_eigen_posterior(*arguments, residual=False)
     assert_close(full.covariance, truncated.covariance)
 
 
@@ -163,9 +164,9 @@ def test_svgp_with_inducing_points_at_the_data_is_the_exact_gp(
     points = normal(generator, TOKEN, FEATURE)
     k = ksvd.features(points) @ ksvd.features(points).mT + torch.eye(TOKEN, dtype=torch.float64)
     y, noise = normal(generator, TOKEN), 0.3
-    exact = svgp.gp_posterior(k, k, k, y, noise)
+    exact = reference.gp_posterior(k, k, k, y, noise)
 
-    sparse = svgp.svgp_posterior(k, k, k, exact.mean, exact.covariance)
+    sparse = reference.svgp_posterior(k, k, k, exact.mean, exact.covariance)
     assert_close(sparse.mean, exact.mean)
     assert_close(sparse.covariance, exact.covariance)
 
@@ -174,6 +175,8 @@ def test_gp_posterior_is_gaussian_conditioning(generator: torch.Generator) -> No
     """One observation, by hand: mean κ y / (κ + σ²), variance κ − κ² / (κ + σ²)."""
     kappa, sigma2, y = 2.0, 0.5, 3.0
     one = torch.full((1, 1), kappa, dtype=torch.float64)
-    posterior = svgp.gp_posterior(one, one, one, torch.tensor([y], dtype=torch.float64), sigma2)
+    posterior = reference.gp_posterior(
+        one, one, one, torch.tensor([y], dtype=torch.float64), sigma2
+    )
     assert_close(posterior.mean.item(), kappa * y / (kappa + sigma2))
     assert_close(posterior.covariance.item(), kappa - kappa**2 / (kappa + sigma2))

@@ -166,7 +166,7 @@ def test_layer_that_draws_may_sample_slices_but_dropout_does_not(
     inputs, _, _ = next(make_batches(shape, 5))
     whole = logits_of(method, inputs, 1)
 
-    monkeypatch.setattr("kepsvgp.models.sampled.SLICE_BYTES", 1)
+    monkeypatch.setattr("kepsvgp.ops.pooling.SLICE_BYTES", 1)
 
     assert_close(logits_of(method, inputs, 1), whole)
 

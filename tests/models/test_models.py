@@ -16,9 +16,10 @@ from kepsvgp.models import (
     transformer_imdb,
     vit_cifar,
 )
-from kepsvgp.models.blocks import Block, encode, mean_pool
+from kepsvgp.models.blocks import Block, encode
 from kepsvgp.models.text import ScalarMix, sinusoids
 from kepsvgp.models.vit import patches
+from kepsvgp.ops.pooling import mean_pool
 from kepsvgp.training.objective import loss
 
 SAMPLE, BATCH, TOKEN, CLASS = 2, 3, 7, 5
@@ -247,7 +248,7 @@ def test_slices_of_the_batch_meet_the_same_draws(
             return call(model, inputs, num_samples=SAMPLE)
 
     whole = logits()
-    monkeypatch.setattr("kepsvgp.models.sampled.SLICE_BYTES", num_bytes)
+    monkeypatch.setattr("kepsvgp.ops.pooling.SLICE_BYTES", num_bytes)
 
     assert_close(logits(), whole)
 
@@ -265,7 +266,7 @@ def test_slices_of_tokens_that_have_samples_meet_the_same_draws(generator, monke
         return encode(blocks, x, mask, num_samples=SAMPLE, generator=draws)
 
     whole = pooled()
-    monkeypatch.setattr("kepsvgp.models.sampled.SLICE_BYTES", 2 * SAMPLE * TOKEN * 8 * 8)
+    monkeypatch.setattr("kepsvgp.ops.pooling.SLICE_BYTES", 2 * SAMPLE * TOKEN * 8 * 8)
 
     assert whole.shape == (SAMPLE, 3, 8)
     assert_close(pooled(), whole)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
+from kepsvgp.ops.private import is_in_backward
 
 
 class Penalties(NamedTuple):
@@ -18,7 +19,7 @@ class Penalties(NamedTuple):
     kl: Float[Tensor, ""]
     """KL[q(u) ‖ p(u)], summed over heads and values: once for a whole training set."""
     ksvd: Float[Tensor, ""]
-    """KSVD penalty of the last training pass."""
+    """KSVD penalty of the last training pass, the sum over all that ran in it."""
     sequence_kl: Float[Tensor, ""] | None = None
     """KL of a layer that has a process of its own for every sequence: the mean over the last
     training pass. It counts as often as there are training examples."""
@@ -27,16 +28,17 @@ class Penalties(NamedTuple):
 class PenalisedLayer(nn.Module):
     """A layer with terms for the objective and, if it is stochastic, something to draw.
 
-    A training pass may leave one thing behind, with `remember`; `recall` takes it away again, so
-    that no graph outlives its step. It is not part of the layer's state: copies lack it.
+    A call in training mode may leave something behind, with `remember`; `recall` takes away what
+    all calls of the pass have left, so that no graph outlives its step. It is not part of the
+    layer's state: copies lack it.
     """
 
     is_stochastic: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._last_pass: Any = None
-        self._had_gradients = True
+        self._left_behind: list[Any] = []
+        self._step: tuple[bool, int] | None = None
         self._held_draws: Tensor | None = None
 
     def penalties(self) -> Penalties:
@@ -48,24 +50,33 @@ class PenalisedLayer(nn.Module):
         raise NotImplementedError
 
     def remember(self, left_behind: Any) -> None:
-        """Keeps what the penalties of this pass need.
+        """Keeps what the penalties of this call need, beside that of other calls in the pass.
 
         Gradient checkpointing repeats a pass inside the backward pass, when the objective has
         its terms already; remembering that one would keep its graph alive.
         """
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
-            self._last_pass = left_behind
-            self._had_gradients = torch.is_grad_enabled()
+        if is_in_backward():
+            return
+        # A layer may be called twice in a pass. Calls with other parameters belong to a step
+        # whose penalties nobody asked for. Compiled code knows no versions: there the last counts.
+        compiling = torch.compiler.is_compiling()
+        version = -1 if compiling else sum(p._version for p in self.parameters())
+        step = (torch.is_grad_enabled(), version)
+        if compiling or step != self._step:
+            self._left_behind = []
+        self._step = step
+        self._left_behind = [*self._left_behind, left_behind]
 
     @property
     def can_train(self) -> bool:
         """Whether the last training pass had gradients, or the layer has no use for them."""
-        return self._had_gradients or not any(p.requires_grad for p in self.parameters())
+        had_gradients = self._step is None or self._step[0]
+        return had_gradients or not any(p.requires_grad for p in self.parameters())
 
-    def recall(self) -> Any:
-        """What the last training pass left behind; a second call finds nothing."""
-        left_behind, self._last_pass = self._last_pass, None
-        if left_behind is None:
+    def recall(self) -> list[Any]:
+        """What the calls of the last training pass left behind; a second time there is nothing."""
+        left_behind, self._left_behind = self._left_behind, []
+        if not left_behind:
             raise UserError(
                 "penalties must follow a forward pass in training mode, once; there was none "
                 "since the last call. Call model.train() and the model before the loss."
@@ -73,7 +84,7 @@ class PenalisedLayer(nn.Module):
         return left_behind
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last_pass": None, "_held_draws": None}
+        return self.__dict__ | {"_left_behind": [], "_held_draws": None}
 
 
 class PenalisedAttention(PenalisedLayer):

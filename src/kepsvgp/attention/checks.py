@@ -22,6 +22,12 @@ def choice(name: str, value: str, choices: object) -> None:
         raise UserError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
 
 
+def heads(dim: int, num_heads: int) -> None:
+    """Every head has a share of the width."""
+    if num_heads < 1 or dim % num_heads != 0:
+        raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
+
+
 def tokens(
     x: Tensor, mask: Tensor | None, num_samples: int | None, *, dim: int, num_tokens: int | None
 ) -> None:

@@ -1,48 +1,31 @@
 """Self-attention whose output is a draw from a kernel-eigen pair of sparse variational GPs."""
 
+import math
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of, repeat_mask
-from kepsvgp.attention.shards import common_generator, place_of, sum_of_parts
-from kepsvgp.attention.statistics import (
-    ScorePair,
-    Statistics,
-    ksvd_objective,
-    ksvd_residual,
-    score_pair,
-    statistics,
-    sum_over_processes,
-)
+from kepsvgp.attention.base import draws_of, repeat_mask
+from kepsvgp.attention.kernel_svd import KernelSVDAttention, KSVDLoss, Pass
+from kepsvgp.attention.projections import Projection, ScorePair
+from kepsvgp.attention.shards import common_generator
 from kepsvgp.errors import UserError
-from kepsvgp.maths import ksvd, svgp
+from kepsvgp.maths import svgp
 from kepsvgp.maths.ksvd import at_least_float32
-from kepsvgp.ops import blocked, blocked_dual
+from kepsvgp.ops import dispatch, sampled
 from kepsvgp.ops import noise as noise_by_place
 from kepsvgp.ops.dropout import Dropout
 
 Merge = Literal["add", "concat", "concat_lowrank"]
-Projection = Literal["landmark", "free", "dual"]
 Noise = Literal["joint", "token"]
 Branches = Literal["er", "ee", "rr"]
-KSVDLoss = Literal["objective", "residual"]
 
 
-class Pass(NamedTuple):
-    """What a training pass leaves behind for its penalties."""
-
-    statistics: Statistics
-    log_lambda: Float[Tensor, "head rank"]
-    kl: Float[Tensor, ""]
-
-
-class KEPAttention(PenalisedAttention):
+class KEPAttention(KernelSVDAttention):
     r"""Multi-head self-attention as a kernel-eigen pair of sparse variational GPs.
 
     The attention kernel $K = \Phi_q \Phi_k^\top$ is never formed. Its leading singular pairs
@@ -103,19 +86,13 @@ class KEPAttention(PenalisedAttention):
         posterior_scale: float = 0.1,
         check_finite: bool = False,
     ) -> None:
-        super().__init__()
-        num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
         checks.positive(
-            dim=dim, num_heads=num_heads, rank=rank, num_landmarks=num_landmarks,
-            num_tokens=1 if num_tokens is None else num_tokens, posterior_scale=posterior_scale,
-        )  # fmt: skip
+            num_tokens=1 if num_tokens is None else num_tokens, posterior_scale=posterior_scale
+        )
         checks.choice("merge", merge, Merge)
-        checks.choice("projection", projection, Projection)
         checks.choice("noise", noise, Noise)
         checks.choice("branches", branches, Branches)
         checks.choice("ksvd_loss", ksvd_loss, KSVDLoss)
-        if dim % num_heads != 0:
-            raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
         if merge != "add" and num_tokens is None:
             raise UserError(f"merge={merge!r} must be given num_tokens; got None.")
         if ksvd_loss == "residual" and projection != "dual":
@@ -124,23 +101,13 @@ class KEPAttention(PenalisedAttention):
             )
         if not 0.0 <= dropout < 1.0:
             raise UserError(f"dropout must be in [0, 1); got {dropout}.")
-        self.dim, self.num_heads, self.rank = dim, num_heads, rank
+        super().__init__(
+            dim, num_heads, rank=rank, num_landmarks=num_landmarks, projection=projection,
+            qk_bias=qk_bias, ksvd_loss=ksvd_loss,
+        )  # fmt: skip
         self.merge, self.num_tokens = merge, num_tokens
-        self.projection, self.num_landmarks = projection, num_landmarks
-        self.noise, self.branches, self.ksvd_loss = noise, branches, ksvd_loss
+        self.noise, self.branches = noise, branches
         self.check_finite = check_finite
-        # the processes that share sequences; `sequence_parallel` sets it
-        self.sequence_group: dist.ProcessGroup | None = None
-        self.feature_map = ksvd.COSINE
-
-        self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
-        if projection == "dual":
-            self.to_dual = nn.Linear(dim, 2 * num_heads * rank, bias=False)
-        else:
-            rows = num_landmarks if projection == "landmark" else dim // num_heads
-            self.w_e = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
-            self.w_r = nn.Parameter(ksvd.orthonormal_columns(num_heads, rows, rank))
-        self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))
         self.u_mean = nn.Parameter(torch.randn(num_heads, rank, rank) / rank**0.5)
         log_scale = torch.full((rank,), posterior_scale).log()
         self.u_tril_raw = nn.Parameter(torch.diag(log_scale).repeat(num_heads, rank, 1, 1))
@@ -176,38 +143,19 @@ class KEPAttention(PenalisedAttention):
             generator: Source of the draws.
         """
         self._check_inputs(x, mask, num_samples)
+        # E = Φ_q W_e    R = Φ_k W_r, for the sequences of all samples that x has
         sequences = x.flatten(0, -3)
         mask_of_each = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask_of_each)
+        # q(u_d) = N(m_d, L_d L_dᵀ)
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
         if self.training:
-            # now and not when asked for: parameters may be sharded outside of the forward pass
+            sums = self.statistics(pair, mask_of_each)
             kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
-            self.remember(Pass(statistics(pair, mask_of_each), self.log_lambda.clone(), kl))
-        if self.noise == "token":
-            return self.dropout(self._token_draws(pair, u_tril, x, num_samples, generator))
-        readout = self._readout(self._draws(x, u_tril, num_samples, generator))
-        merged = self._merge(pair).mT
-        if num_samples is None:
-            return self.dropout(blocked.read_out(merged, readout, self._bias()))
-        if x.ndim == 3:
-            return self.dropout(blocked.read_out_samples(merged, readout, self._bias()))
-        of_each = readout.repeat_interleave(x.shape[1], dim=0)
-        out = blocked.read_out(merged, of_each, self._bias())
-        return self.dropout(out.unflatten(0, x.shape[:2]))
-
-    def factors(
-        self,
-        x: Float[Tensor, "batch token dim"],
-        mask: Bool[Tensor, "batch token"] | None = None,
-        *,
-        num_samples: int,
-        generator: torch.Generator | None = None,
-    ) -> blocked.Factors:
-        """What `forward` multiplies, in evaluation and with `noise="joint"`, to have samples."""
-        self._check_inputs(x, mask, num_samples)
-        u = self._draws(x, svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
-        return blocked.factors(self._merge(self.scores(x, mask)).mT, self._readout(u), self._bias())
+            self.remember(Pass(sums, self.log_lambda.clone(), kl))
+        u = self._draws(x, u_tril, num_samples, generator)
+        read_out = self._read_out if self.noise == "joint" else self._read_out_tokens
+        return self.dropout(read_out(pair, u, x.shape[:-2]))
 
     def posterior_mean(
         self,
@@ -216,42 +164,26 @@ class KEPAttention(PenalisedAttention):
     ) -> Float[Tensor, "batch token dim"]:
         """The output with every u at its mean: no noise, no dropout."""
         self._check_inputs(x, mask, None)
-        merged = self._merge(self.scores(x, mask)).mT
-        readout = self._readout(at_least_float32(self.u_mean))
-        return blocked.read_out(merged, readout, self._bias())
+        return self._read_out(self.scores(x, mask), at_least_float32(self.u_mean), x.shape[:-2])
 
-    def scores(
+    @property
+    def has_narrow_factors(self) -> bool:
+        """Whether samples are maps of the same scores, and these are narrower than the tokens."""
+        return self.noise == "joint" and self.num_heads * self.rank < self.dim
+
+    def factors(
         self,
         x: Float[Tensor, "batch token dim"],
         mask: Bool[Tensor, "batch token"] | None = None,
-    ) -> ScorePair:
-        """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
-        # (batch 2·head token feature): queries of all heads, then keys of all heads
-        qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
-        if self.projection == "dual":
-            return self._dual_scores(x, qk, mask)
-        # both branches in one product: their directions stand along the axis of the heads
-        if self.projection == "free":
-            directions = torch.cat([self.w_e, self.w_r])
-        else:
-            place = self._place(x, mask)
-            directions = ksvd.landmark_directions(x, mask, self.w_e, self.w_r, place)
-            directions = self._whole(directions)
-        both = blocked.project(qk, directions, mask, self.feature_map, with_energy=self.training)
-        return score_pair(both, ksvd.mean_trace(self.w_e, self.w_r))
-
-    def penalties(self) -> Penalties:
-        """KL of q(u), and the KSVD penalty of the last training pass.
-
-        The pass is forgotten by the call, so that no graph outlives its step. Where processes
-        share a batch (`torch.distributed` is initialised), the penalty is that of the whole
-        batch, and all of them must call.
-        """
-        last: Pass = self.recall()
-        total = sum_over_processes(last.statistics)
-        if self.ksvd_loss == "residual":
-            return Penalties(last.kl, ksvd_residual(total))
-        return Penalties(last.kl, ksvd_objective(total, last.log_lambda))
+        *,
+        num_samples: int,
+        generator: torch.Generator | None = None,
+    ) -> sampled.Factors:
+        """What `forward` multiplies, in evaluation and with `noise="joint"`, to have samples."""
+        self._check_inputs(x, mask, num_samples)
+        u = self._draws(x, svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
+        merged = self._merge(self.scores(x, mask)).mT
+        return sampled.factors(merged, self._readout(u.squeeze(1)), self._bias())
 
     def draw(
         self, num_samples: int, *, generator: torch.Generator | None = None
@@ -259,8 +191,7 @@ class KEPAttention(PenalisedAttention):
         """Draws of the inducing variables u; with `noise="token"`, the seeds of such draws."""
         if self.noise == "token":
             return noise_by_place.draw_seeds(num_samples, generator=generator)
-        u_tril = svgp.lower_cholesky(self.u_tril_raw)
-        return self._draw_inducing(u_tril, num_samples, generator)
+        return self._draw_inducing(svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
 
     def _draw_inducing(
         self, u_tril: Tensor, num_draws: int, generator: torch.Generator | None
@@ -270,53 +201,25 @@ class KEPAttention(PenalisedAttention):
         u_mean = at_least_float32(self.u_mean)
         return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
 
-    def _dual_scores(self, x: Tensor, qk: Tensor, mask: Tensor | None) -> ScorePair:
-        # H_eᵀ of all heads, then H_rᵀ: (batch 2·head rank token)
-        dual = self.to_dual(x).unflatten(-1, (2 * self.num_heads, -1)).permute(0, 2, 3, 1)
-        both, directions = blocked_dual.dual_scores(
-            qk, dual, mask, self.feature_map, with_energy=self.training,
-            place=self._place(x, mask), whole=self._whole,
-        )  # fmt: skip
-        pair = score_pair(both, ksvd.mean_trace(*directions.chunk(2, dim=1)))
-        if self.training and self.ksvd_loss == "residual":
-            if mask is not None:
-                dual = dual * mask[:, None, None, :]
-            h_e, h_r = dual.chunk(2, dim=1)
-            residual = ksvd.residual_sums(pair.e, h_e, self.log_lambda)
-            residual = residual + ksvd.residual_sums(pair.r, h_r, self.log_lambda)
-            pair = pair._replace(residual=residual)
-        return pair
-
-    def _place(self, x: Tensor, mask: Tensor | None) -> ksvd.Place | None:
-        """Where the tokens stand in sequences that are spread over processes."""
-        return None if self.sequence_group is None else place_of(x, mask, self.sequence_group)
-
-    def _whole(self, directions: Tensor) -> Tensor:
-        """Directions of whole sequences from the part that the tokens at hand make."""
-        if self.sequence_group is None:
-            return directions
-        return sum_of_parts(directions, self.sequence_group)
-
-    def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
-        """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""
-        first, second = self._branches(pair.e, pair.r)
-        if self.merge == "add":
-            return first + second
-        return self._over_tokens(torch.cat([first, second], dim=-1))
-
-    def _branches(self, e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        return {"er": (e, r), "ee": (e, e), "rr": (r, r)}[self.branches]
-
     def _draws(
         self,
         x: Tensor,
         u_tril: Tensor,
         num_samples: int | None,
         generator: torch.Generator | None,
-    ) -> Float[Tensor, "draw head rank value"]:
-        """Inducing variables for every sequence, or for every sample."""
-        shared = self._shared_draws(num_samples, generator)
-        return self._draw_inducing(u_tril, len(x), generator) if shared is None else shared
+    ) -> Float[Tensor, "*draw head rank value"]:
+        """Inducing variables whose leading axes broadcast against those of the tokens.
+
+        `(batch,)` where every sequence has a draw of its own, `(sample, 1)` where all share that
+        of a sample; with `noise="token"` the axis of the tokens follows.
+        """
+        drawn = self._shared_draws(num_samples, generator)
+        if drawn is None:
+            axes = x.shape[:-2] if self.noise == "joint" else x.shape[:-1]
+            u = self._draw_inducing(u_tril, math.prod(axes), generator)
+            return u.unflatten(0, axes)
+        u = drawn if self.noise == "joint" else self._draw_by_place(u_tril, drawn, x.shape[-2])
+        return u if num_samples is None else u.unsqueeze(1)
 
     def _shared_draws(
         self, num_samples: int | None, generator: torch.Generator | None
@@ -330,9 +233,50 @@ class KEPAttention(PenalisedAttention):
             raise UserError(f"num_samples must be the {len(held)} fixed draws; got {num_samples}.")
         return held
 
+    def _draw_by_place(self, u_tril: Tensor, seeds: Tensor, num_tokens: int) -> Tensor:
+        """Inducing variables for every sample and token, whatever the sequence's length."""
+        eps = noise_by_place.normal(seeds.to(u_tril.device), num_tokens, *u_tril.shape[:-1])
+        return svgp.inducing_from_noise(at_least_float32(self.u_mean), u_tril, eps.to(u_tril))
+
+    def _read_out(
+        self, pair: ScorePair, u: Float[Tensor, "*draw head rank value"], axes: torch.Size
+    ) -> Float[Tensor, "*samples batch token dim"]:
+        """O = M G + b, with M = E + R or W₁ [E; R]."""
+        merged = self._merge(pair).mT.unflatten(0, axes)
+        return dispatch.read_out(merged, self._readout(u), self._bias())
+
     def _readout(self, u: Float[Tensor, "*draw head rank value"]) -> Tensor:
         """G = Λ⁻¹ u W, the map from scores to the head's width."""
         return svgp.whiten(self.log_lambda, u) @ at_least_float32(self.to_output.weight).mT
+
+    def _read_out_tokens(
+        self, pair: ScorePair, u: Float[Tensor, "*draw token head rank value"], axes: torch.Size
+    ) -> Float[Tensor, "*samples batch token dim"]:
+        """O = M W + b, with M = F^e + F^r or W₁ [F^e; F^r]: every token has a u of its own."""
+        e, r = self._branches(pair)
+        inverse = torch.exp(-at_least_float32(self.log_lambda)).unsqueeze(-1).to(e.dtype)
+
+        def values(scores: Tensor) -> Tensor:
+            # f_nd = (Λ⁻¹ s_n)ᵀ u_nd
+            scaled = (inverse * scores).unflatten(0, axes)
+            return torch.einsum("... h r n, ... n h r v -> ... h v n", scaled, u.to(e.dtype))
+
+        # the branches share u, so where they are added their scores can be
+        if self.merge == "add":
+            merged = values(e + r)
+        else:
+            merged = self._over_tokens(torch.cat([values(e), values(r)], dim=-1))
+        weight = self.to_output.weight.mT.to(merged.dtype)
+        return svgp.read_out(merged.mT, weight, self._bias())
+
+    def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
+        """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""
+        e, r = self._branches(pair)
+        return e + r if self.merge == "add" else self._over_tokens(torch.cat([e, r], dim=-1))
+
+    def _branches(self, pair: ScorePair) -> tuple[Tensor, Tensor]:
+        e, r = pair.e, pair.r
+        return {"er": (e, r), "ee": (e, e), "rr": (r, r)}[self.branches]
 
     def _bias(self) -> Tensor:
         """b, or what becomes of it under the map over tokens: (W₁ 1) bᵀ + c."""
@@ -347,44 +291,6 @@ class KEPAttention(PenalisedAttention):
         for weight in self.token_weights:
             t = nn.functional.linear(t, weight.to(t.dtype))
         return t
-
-    def _token_draws(
-        self,
-        pair: ScorePair,
-        u_tril: Tensor,
-        x: Tensor,
-        num_samples: int | None,
-        generator: torch.Generator | None,
-    ) -> Tensor:
-        """Outputs with a draw of u for each token, the same for both branches."""
-        seeds = self._shared_draws(num_samples, generator)
-        if seeds is None:
-            u = self._draw_inducing(u_tril, len(pair.e) * x.shape[-2], generator)
-            u = u.unflatten(0, x.shape[:-1])
-        else:
-            u = self._draw_by_position(u_tril, seeds, x.shape[-2])
-            u = u.unsqueeze(1) if num_samples is not None else u
-        first, second = self._branches(pair.e, pair.r)
-        # both draw the same u, so where they are added their scores can be
-        branches = [first + second] if self.merge == "add" else [first, second]
-        inverse = torch.exp(-at_least_float32(self.log_lambda)).unsqueeze(-1).to(first.dtype)
-        values = [
-            # f_nd = (Λ⁻¹ s_n)ᵀ u_nd
-            torch.einsum(
-                "... h r n, ... n h r v -> ... h v n",
-                (inverse * scores).unflatten(0, x.shape[:-2]),
-                u.to(scores.dtype),
-            )
-            for scores in branches
-        ]
-        merged = values[0] if self.merge == "add" else self._over_tokens(torch.cat(values, dim=-1))
-        out = merged.mT @ self.to_output.weight.mT.to(merged.dtype) + self._bias()
-        return out.transpose(-3, -2).flatten(-2)
-
-    def _draw_by_position(self, u_tril: Tensor, seeds: Tensor, num_tokens: int) -> Tensor:
-        """Inducing variables for every sample and position, whatever the sequence's length."""
-        eps = noise_by_place.normal(seeds.to(u_tril.device), num_tokens, *u_tril.shape[:-1])
-        return svgp.inducing_from_noise(at_least_float32(self.u_mean), u_tril, eps.to(u_tril))
 
     def _check_inputs(self, x: Tensor, mask: Tensor | None, num_samples: int | None) -> None:
         num_tokens = None if self.merge == "add" else self.num_tokens

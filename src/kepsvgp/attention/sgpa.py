@@ -11,23 +11,18 @@ weights, and β a few keys learnt for all sequences, with weights v_β and facto
 so that with A = L⁻¹ K_βq everything is a product; only the M × M matrix K_ββ is factored.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import (
-    PenalisedAttention,
-    Penalties,
-    draws_of,
-)
+from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of
 from kepsvgp.errors import UserError
 from kepsvgp.maths.ksvd import at_least_float32
 from kepsvgp.maths.svgp import lower_cholesky
-from kepsvgp.ops import blocked, noise
+from kepsvgp.ops import dispatch, noise
 from kepsvgp.ops.dropout import Dropout
 
 Kernel = Literal["exponential", "ard"]
@@ -155,38 +150,14 @@ def marginals(
         added = (values * own).sum((-3, -2, -1)) - projected.square().sum((-3, -2, -1))
         return mean, residual.unsqueeze(-1) + spread, added
 
-    if blocked.is_supported(queries, values):
-        mean, variance, added = _in_blocks(of_sequences, queries, values, width=factors.shape[-1])
-    else:
-        mean, variance, added = of_sequences(queries, values)
+    width = max(queries.shape[-2], factors.shape[-1])
+    mean, variance, added = dispatch.by_sequence(of_sequences, (queries, values), width=width)
 
     trace = inducing.tril.square().sum()
     mahalanobis = (inducing.mean * (k_inducing @ inducing.mean)).sum()
     log_det = 2.0 * inducing.tril.diagonal(dim1=-2, dim2=-1).log().sum()
     kl = 0.5 * (trace + mahalanobis + added.mean() - inducing.mean.numel() - log_det)
     return Marginals(mean, variance, kl)
-
-
-def _in_blocks(
-    function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
-    queries: Float[Tensor, "*batch head token feature"],
-    values: Float[Tensor, "*batch head token value"],
-    *,
-    width: int,
-) -> Iterator[Tensor]:
-    """`function` of some sequences at a time, for tensors as wide as tokens or `width`.
-
-    All at once they are too large to be taken from memory in use, and take several times as long.
-    """
-    batch, (head, token, _) = queries.shape[:-3], queries.shape[-3:]
-    of_sequence = head * token * max(token, width) * queries.element_size()
-    num_sequences = max(1, blocked.BLOCK_BYTES // max(1, of_sequence))
-    parts = zip(
-        *(t.reshape(batch.numel(), *t.shape[-3:]).split(num_sequences) for t in (queries, values)),
-        strict=True,
-    )
-    results = zip(*(function(*part) for part in parts), strict=True)
-    return (torch.cat(r).reshape(batch + r[0].shape[1:]) for r in results)
 
 
 class SGPAttention(PenalisedAttention):
@@ -221,12 +192,9 @@ class SGPAttention(PenalisedAttention):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if dim % num_heads != 0:
-            raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
-        if kernel not in get_args(Kernel):
-            raise UserError(f"kernel must be 'exponential' or 'ard'; got {kernel!r}.")
-        if num_inducing < 1:
-            raise UserError(f"num_inducing must be at least 1; got {num_inducing}.")
+        checks.heads(dim, num_heads)
+        checks.choice("kernel", kernel, Kernel)
+        checks.positive(num_inducing=num_inducing)
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing
         self.kernel: Kernel = kernel
         self.jitter = jitter
@@ -296,7 +264,7 @@ class SGPAttention(PenalisedAttention):
 
     def penalties(self) -> Penalties:
         """KL of the last training pass, the mean over its sequences; forgotten by the call."""
-        kl = self.recall()
+        kl = torch.stack(self.recall()).sum()
         return Penalties(kl=kl.new_zeros(()), ksvd=kl.new_zeros(()), sequence_kl=kl)
 
     def draw(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kepsvgp.errors import UserError
+from kepsvgp.attention import checks
 from kepsvgp.ops.dropout import Dropout
 
 
@@ -36,8 +36,7 @@ class SoftmaxAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or dim % num_heads != 0:
-            raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
+        checks.heads(dim, num_heads)
         self.num_heads = num_heads
         self.attention_dropout = attention_dropout
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=bias)

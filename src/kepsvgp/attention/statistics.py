@@ -7,29 +7,9 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from kepsvgp.attention.projections import ScorePair
 from kepsvgp.attention.shards import sum_of_parts
 from kepsvgp.maths import ksvd
-from kepsvgp.ops.blocked import Projected
-
-
-class ScorePair(NamedTuple):
-    """Projection scores of the two branches, tokens last, and what their KSVD terms need."""
-
-    e: Float[Tensor, "batch head rank token"]
-    r: Float[Tensor, "batch head rank token"]
-    trace: Float[Tensor, "*batch"]
-    """Tr(W_eᵀ W_r), mean over heads, for each sequence if each has directions of its own."""
-    energy: Float[Tensor, "head rank"] | None = None
-    """Σ (e² + r²) over sequences and tokens, in training."""
-    residual: Float[Tensor, "head rank"] | None = None
-    """Σ (e − λ h_e)² + (r − λ h_r)² over sequences and tokens, where it is asked for."""
-
-
-def score_pair(both: Projected, trace: Float[Tensor, "*batch"]) -> ScorePair:
-    """The pair from one projection: all heads' scores of E stand before those of R."""
-    e, r = both.scores.chunk(2, dim=1)
-    energy = None if both.energy is None else both.energy.unflatten(0, (2, -1)).sum(dim=0)
-    return ScorePair(e, r, trace, energy)
 
 
 class Statistics(NamedTuple):
@@ -42,13 +22,23 @@ class Statistics(NamedTuple):
     num_tokens: Float[Tensor, ""]
 
 
-def statistics(pair: ScorePair, mask: Bool[Tensor, "batch token"] | None) -> Statistics:
-    """The sums of one pass."""
+def statistics(
+    pair: ScorePair,
+    mask: Bool[Tensor, "batch token"] | None,
+    log_lambda: Float[Tensor, "head rank"] | None = None,
+) -> Statistics:
+    """The sums of one pass; those of the residual only with `log_lambda`."""
     assert pair.energy is not None
     batch, _, _, token = pair.e.shape
+    residual = torch.zeros_like(pair.energy)
+    if log_lambda is not None and pair.dual is not None:
+        dual = pair.dual if mask is None else pair.dual * mask[:, None, None, :]
+        h_e, h_r = dual.chunk(2, dim=1)
+        # Σ (e − λ h_e)² + (r − λ h_r)²
+        residual = ksvd.residual_sums(pair.e, h_e, log_lambda)
+        residual = residual + ksvd.residual_sums(pair.r, h_r, log_lambda)
     lengths = pair.energy.new_full((batch,), token) if mask is None else mask.sum(dim=-1)
     lengths = lengths.to(pair.energy.dtype)
-    residual = torch.zeros_like(pair.energy) if pair.residual is None else pair.residual
     return Statistics(pair.energy, residual, (pair.trace * lengths).sum(), lengths.sum())
 
 

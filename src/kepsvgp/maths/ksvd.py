@@ -13,7 +13,6 @@ K itself is formed only by `attention_kernel`, which serves tests and inspection
 given with the tokens last, `batch head rank token`; in memory the rank is last.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,35 +25,10 @@ EPSILON = 1e-24
 EPSILON_FLOAT16 = 2.0**-26
 
 
-class FeatureMap(NamedTuple):
-    """A feature map φ(t) = base(t) · scale(t), its scalar factor kept apart.
-
-    Projections then cost one product with `base` and a multiplication of the s-wide result,
-    so that φ is never stored. `features` puts the two together.
-    """
-
-    base: Callable[[Tensor], Tensor]
-    scale: Callable[[Tensor], Tensor]
-
-
-def identity(t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The base of feature maps that only rescale."""
-    return t
-
-
 def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
     """1 / ‖t‖ over the last axis, at least in float32; 0 is mapped to a finite number."""
     epsilon = EPSILON_FLOAT16 if t.dtype == torch.float16 else EPSILON
     return (at_least_float32(t).square().sum(dim=-1) + epsilon).rsqrt()
-
-
-# κ(q, k) = qᵀk / (‖q‖ ‖k‖)
-COSINE = FeatureMap(base=identity, scale=inverse_norm)
-
-
-def is_cosine(feature_map: FeatureMap) -> bool:
-    """Whether it is `COSINE`, or the copy that `deepcopy` and pickle make of it."""
-    return feature_map.base is identity and feature_map.scale is inverse_norm
 
 
 def at_least_float32(t: Tensor) -> Tensor:
@@ -62,11 +36,9 @@ def at_least_float32(t: Tensor) -> Tensor:
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
-def features(
-    t: Float[Tensor, "*shape feature"], feature_map: FeatureMap = COSINE
-) -> Float[Tensor, "*shape phi"]:
-    """φ(t), formed explicitly."""
-    return feature_map.base(t) * feature_map.scale(t).unsqueeze(-1)
+def features(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape feature"]:
+    """φ(t) = t / ‖t‖, formed explicitly: κ(q, k) = qᵀk / (‖q‖ ‖k‖) is the cosine."""
+    return t * inverse_norm(t).unsqueeze(-1)
 
 
 def landmark_positions(
@@ -149,62 +121,45 @@ def landmark_directions(
 
 def project(
     t: Float[Tensor, "batch head token feature"],
-    directions: Float[Tensor, "*batch head phi rank"],
+    directions: Float[Tensor, "*batch head feature rank"],
     mask: Bool[Tensor, "batch token"] | None = None,
-    feature_map: FeatureMap = COSINE,
 ) -> Float[Tensor, "batch head rank token"]:
     """Projection scores (φ(t) W)ᵀ; zero at padding.
 
-    Formula by formula; `kepsvgp.ops.blocked` has the same without copies.
+    The s-wide product is scaled by 1 / ‖t‖ and not the wider t, so that φ(t) is never stored.
     """
-    scale = feature_map.scale(t)
+    scale = inverse_norm(t)
     if mask is not None:
         scale = scale * mask.unsqueeze(1)
-    scores = feature_map.base(t) @ directions
+    scores = t @ directions
     return (scores * scale.unsqueeze(-1).to(scores.dtype)).mT
 
 
 def dual_directions(
-    t: Float[Tensor, "batch head token feature"],
-    coefficients: Float[Tensor, "batch head rank token"],
-    mask: Bool[Tensor, "batch token"] | None = None,
-    feature_map: FeatureMap = COSINE,
-    place: Place | None = None,
-) -> Float[Tensor, "batch head phi rank"]:
-    """W = φ(t)ᵀ H / n, the stationarity condition of KSVD, with n the number of real tokens.
-
-    Divided by n, the kernel does not grow with the length of the sequence. Where the tokens are
-    a part of a longer sequence, the part of the sum that they make.
-    """
-    scale = feature_map.scale(t)
-    if mask is not None:
-        scale = scale * mask.unsqueeze(1)
-    if place is not None:
-        scale = scale / place.total.clamp_min(1).to(scale.dtype)[:, None, None]
-    elif mask is not None:
-        scale = scale / mask.sum(dim=-1).clamp_min(1).to(scale.dtype)[:, None, None]
-    else:
-        scale = scale / t.shape[-2]
-    weighted = coefficients * scale.unsqueeze(-2).to(coefficients.dtype)
-    return (weighted @ feature_map.base(t)).mT
-
-
-def pair_of_dual_directions(
     qk: Float[Tensor, "batch pair token feature"],
     dual: Float[Tensor, "batch pair rank token"],
     mask: Bool[Tensor, "batch token"] | None = None,
-    feature_map: FeatureMap = COSINE,
     place: Place | None = None,
-) -> Float[Tensor, "batch pair phi rank"]:
-    """W_e = Φ_kᵀ H_r / n and W_r = Φ_qᵀ H_e / n, those of all heads for E and then for R.
+) -> Float[Tensor, "batch pair feature rank"]:
+    """W_e = Φ_kᵀ H_r / n and W_r = Φ_qᵀ H_e / n, the stationarity conditions of KSVD.
 
-    Queries of all heads come before keys, and H_e before H_r.
+    Divided by the number n of real tokens, the kernel does not grow with the length of the
+    sequence. Queries of all heads come before keys, H_e before H_r, and W_e before W_r. Where the
+    tokens are a part of a longer sequence, the part of the sum that they make.
     """
-    q, k = qk.chunk(2, dim=1)
-    h_e, h_r = dual.chunk(2, dim=1)
-    w_e = dual_directions(k, h_r, mask, feature_map, place)
-    w_r = dual_directions(q, h_e, mask, feature_map, place)
-    return torch.cat([w_e, w_r], dim=1)
+    real = None if mask is None else mask.sum(dim=-1)
+    n = real if place is None else place.total
+
+    def of_one(t: Tensor, coefficients: Tensor) -> Tensor:
+        scale = inverse_norm(t)
+        if mask is not None:
+            scale = scale * mask.unsqueeze(1)
+        scale = scale / (t.shape[-2] if n is None else n.clamp_min(1).to(scale)[:, None, None])
+        weighted = coefficients * scale.unsqueeze(-2).to(coefficients.dtype)
+        return (weighted @ t).mT
+
+    (q, k), (h_e, h_r) = qk.chunk(2, dim=1), dual.chunk(2, dim=1)
+    return torch.cat([of_one(k, h_r), of_one(q, h_e)], dim=1)
 
 
 def sum_of_squares(scores: Float[Tensor, "batch head rank token"]) -> Float[Tensor, "head rank"]:
@@ -259,12 +214,10 @@ def orthonormal_columns(num_heads: int, rows: int, columns: int) -> Float[Tensor
 
 
 def attention_kernel(
-    q: Float[Tensor, "*batch token feature"],
-    k: Float[Tensor, "*batch token feature"],
-    feature_map: FeatureMap = COSINE,
+    q: Float[Tensor, "*batch token feature"], k: Float[Tensor, "*batch token feature"]
 ) -> Float[Tensor, "*batch token token"]:
     """K = Φ_q Φ_kᵀ, formed explicitly. For small numbers of tokens."""
-    return features(q, feature_map) @ features(k, feature_map).mT
+    return features(q) @ features(k).mT
 
 
 class SVD(NamedTuple):
@@ -279,23 +232,3 @@ def exact_svd(kernel: Float[Tensor, "*batch token token"], rank: int) -> SVD:
     """H_e, Λ and H_r of a small kernel (eq. 13)."""
     left, values, right_t = torch.linalg.svd(kernel, full_matrices=False)
     return SVD(left[..., :rank], values[..., :rank], right_t.mT[..., :rank])
-
-
-class SymmetricPair(NamedTuple):
-    """The two symmetric eigenproblems that carry an asymmetric kernel (eq. 15)."""
-
-    left: Float[Tensor, "*batch token rank"]
-    right: Float[Tensor, "*batch token rank"]
-    squared_values: Float[Tensor, "*batch rank"]
-
-
-def symmetric_eigenproblems(
-    kernel: Float[Tensor, "*batch token token"], rank: int
-) -> SymmetricPair:
-    """(K Kᵀ) H_e = H_e Λ² and (Kᵀ K) H_r = H_r Λ², each solved on its own."""
-    values, left = torch.linalg.eigh(kernel @ kernel.mT)
-    _, right = torch.linalg.eigh(kernel.mT @ kernel)
-    # eigh sorts upwards
-    return SymmetricPair(
-        left.flip(-1)[..., :rank], right.flip(-1)[..., :rank], values.flip(-1)[..., :rank]
-    )

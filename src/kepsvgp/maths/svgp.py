@@ -6,8 +6,7 @@ For scores S (E or R), singular values Λ, per head and per value d = 1 … s:
 
 so that q(f_d) = N(S Λ⁻¹ m_d, A Aᵀ) with A = S Λ⁻¹ L_d: nothing is inverted but a diagonal.
 A draw of f over all tokens is a draw of u, which both branches share; the N × s × s factor A
-is formed only by `posterior`, for inspection. The second half of the file holds the exact
-posteriors that tests compare with; they form N × N matrices.
+is formed only by `posterior`, for inspection.
 """
 
 from typing import NamedTuple
@@ -64,6 +63,15 @@ def whiten(
     return torch.exp(-at_least_float32(log_lambda)).unsqueeze(-1) * u
 
 
+def read_out(
+    merged: Float[Tensor, "*batch head token rank"],
+    readout: Float[Tensor, "*draw rank width"],
+    bias: Float[Tensor, "*token width"],
+) -> Float[Tensor, "*both token dim"]:
+    """O = M G + b for merged scores M and G = Λ⁻¹ u W, the heads side by side."""
+    return (merged @ readout + bias).transpose(-3, -2).flatten(-2)
+
+
 class Posterior(NamedTuple):
     """q(f) at the tokens: its mean and a factor of its covariance across tokens."""
 
@@ -107,63 +115,3 @@ def inducing_kl(
     logdet_q = 2.0 * u_tril.diagonal(dim1=-2, dim2=-1).log().sum()
 
     return 0.5 * (trace + mahalanobis + logdet_p - logdet_q - u_mean.numel())
-
-
-class Gaussian(NamedTuple):
-    """A Gaussian over function values at the tokens, with its full covariance."""
-
-    mean: Float[Tensor, "*batch token"]
-    covariance: Float[Tensor, "*batch token token"]
-
-
-def gp_posterior(
-    k_test_test: Float[Tensor, "test test"],
-    k_test_train: Float[Tensor, "test train"],
-    k_train_train: Float[Tensor, "train train"],
-    y: Float[Tensor, " train"],
-    noise_variance: float,
-) -> Gaussian:
-    """Exact GP posterior at test inputs (eq. 2)."""
-    # K_*X (K_XX + σ² I)⁻¹
-    noisy = k_train_train + noise_variance * torch.eye(len(y), dtype=y.dtype, device=y.device)
-    gain = torch.linalg.solve(noisy, k_test_train.mT).mT
-    return Gaussian(gain @ y, k_test_test - gain @ k_test_train.mT)
-
-
-def svgp_posterior(
-    k_xx: Float[Tensor, "*batch token token"],
-    k_xz: Float[Tensor, "*batch token rank"],
-    k_zz: Float[Tensor, "*batch rank rank"],
-    u_mean: Float[Tensor, "*batch rank"],
-    u_cov: Float[Tensor, "*batch rank rank"],
-) -> Gaussian:
-    """Regular SVGP posterior (eq. 3), with the s × s matrix inverted in full."""
-    # K_XZ K_ZZ⁻¹
-    gain = torch.linalg.solve(k_zz, k_xz.mT).mT
-    mean = (gain @ u_mean.unsqueeze(-1)).squeeze(-1)
-    # K_XX − K_XZ K_ZZ⁻¹ (K_ZZ − S) K_ZZ⁻¹ K_ZX
-    return Gaussian(mean, k_xx - gain @ (k_zz - u_cov) @ gain.mT)
-
-
-def kernel_eigen_posterior(
-    kernel: Float[Tensor, "token token"],
-    vectors: Float[Tensor, "token rank"],
-    eigenvalues: Float[Tensor, " rank"],
-    u_mean: Float[Tensor, " rank"],
-    u_cov: Float[Tensor, "rank rank"],
-    *,
-    residual: bool = True,
-) -> Gaussian:
-    """SVGP posterior with kernel-eigen features of a symmetric kernel (eq. 7).
-
-    With `residual=False` the part of the kernel beyond the kept eigenvalues is left out of the
-    covariance, which is the approximation of Remark 3.1 and of the layer.
-    """
-    # H m
-    mean = vectors @ u_mean
-    # H S Hᵀ
-    covariance = vectors @ u_cov @ vectors.mT
-    if residual:
-        # K − H Λ Hᵀ
-        covariance = covariance + kernel - (vectors * eigenvalues) @ vectors.mT
-    return Gaussian(mean, covariance)

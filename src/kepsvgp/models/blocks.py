@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, use_draws
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.models import sampled
-from kepsvgp.ops.blocked import is_plain
+from kepsvgp.ops import pooling
 from kepsvgp.ops.dropout import Dropout
+from kepsvgp.ops.pooling import can_pool_samples, mean_pool, pool_samples
+from kepsvgp.ops.private import is_untouched
 
 
 class Classifier(nn.Module):
@@ -85,61 +86,36 @@ class Block(nn.Module):
         With `pool`, the mean over the real tokens. Means and linear maps commute, so without
         dropout the MLP's last map is then applied once for each sequence, not for each token.
         """
-        if pool and num_samples is not None and self.pools_samples(x):
-            return self._pool_samples(x, mask, num_samples, generator)
         normalised = self.attention_norm(x)
+        if pool and num_samples is not None and self.pools_samples(x):
+            assert isinstance(self.attention, KEPAttention)
+            factors = self.attention.factors(
+                normalised, mask, num_samples=num_samples, generator=generator
+            )
+            return _zero_if_empty(pool_samples(x, mask, factors, self.mlp_norm, self.mlp), mask)
         x = x + self.attention(normalised, mask, num_samples=num_samples, generator=generator)
         if not pool:
             return x + self.mlp(self.mlp_norm(x))
-        if _has_training_parts(self.mlp) or not _is_untouched(self.mlp, MLP):
+        if _has_training_parts(self.mlp) or not is_untouched(self.mlp, MLP):
             return mean_pool(x + self.mlp(self.mlp_norm(x)), mask)
         to_hidden, activation, _, to_output, _ = self.mlp
         hidden = activation(to_hidden(self.mlp_norm(x)))
-        out = mean_pool(x, mask) + to_output(mean_pool(hidden, mask))
-        return out if mask is None else out * mask.any(dim=-1, keepdim=True)
+        return _zero_if_empty(mean_pool(x, mask) + to_output(mean_pool(hidden, mask)), mask)
 
     def pools_samples(self, x: Float[Tensor, "*sample batch token dim"]) -> bool:
-        """Whether samples can be pooled by `sampled`, which reads parameters and calls nothing.
-
-        That takes modules as the block was made with, no gradients, and narrow scores.
-        """
-        attention, (to_hidden, activation, *_) = self.attention, self.mlp
-        parts = (attention, self.mlp_norm, self.mlp, to_hidden, activation)
-        kinds = (KEPAttention, nn.LayerNorm, MLP, nn.Linear, nn.GELU)
+        """Whether samples are pooled without being formed, and so in slices of their own."""
         return (
-            isinstance(attention, KEPAttention)
-            and attention.noise == "joint"
-            and attention.num_heads * attention.rank < attention.dim
-            and all(map(_is_untouched, parts, kinds))
-            and activation.approximate == "none"
-            and self.mlp_norm.bias is not None
+            is_untouched(self.attention, KEPAttention)
+            and self.attention.has_narrow_factors
+            and is_untouched(self.mlp, MLP)
+            and can_pool_samples(x, self.mlp_norm, self.mlp)
             and not _has_training_parts(self)
-            and not torch.is_grad_enabled()
-            and x.ndim == 3
-            and is_plain(x)
         )
 
-    def _pool_samples(
-        self, x: Tensor, mask: Tensor | None, num_samples: int, generator: torch.Generator | None
-    ) -> Tensor:
-        to_hidden, _, _, to_output, _ = self.mlp
-        assert isinstance(self.attention, KEPAttention)
-        assert isinstance(to_hidden, nn.Linear)
-        scores, maps, bias = self.attention.factors(
-            self.attention_norm(x), mask, num_samples=num_samples, generator=generator
-        )
-        x = x + bias
-        weights = _pool_weights(x, mask)
-        hidden = sampled.pool_hidden(x, weights, scores, maps, self.mlp_norm, to_hidden)
-        # the mean of x + M A_s + b
-        tokens = mean_pool(x, mask) + mean_pool(scores, mask) @ maps
-        out = tokens + to_output(hidden)
-        return out if mask is None else out * mask.any(dim=-1, keepdim=True)
 
-
-def _is_untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Neither another module in its place nor a hook on it."""
-    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+def _zero_if_empty(pooled: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over no real token is zero, whatever bias was added to it."""
+    return pooled if mask is None else pooled * mask.any(dim=-1, keepdim=True)
 
 
 def encode(
@@ -178,7 +154,7 @@ def encode(
         # it cuts slices of its own
         return rest(x, mask)
     num_bytes = x.nbytes // batch * (num_samples if x.ndim == 3 else 1)
-    size = max(1, sampled.SLICE_BYTES // max(1, num_bytes))
+    size = max(1, pooling.SLICE_BYTES // max(1, num_bytes))
     slices = [slice(start, start + size) for start in range(0, batch, size)]
     with use_draws(_draws_for(drawing, num_samples, generator)):
         parts = [rest(x[..., rows, :, :], None if mask is None else mask[rows]) for rows in slices]
@@ -199,22 +175,3 @@ def _draws_for(
         layer: layer.draw(num_samples, generator=generator) if draws is None else draws
         for layer, draws in held.items()
     }
-
-
-def mean_pool(
-    x: Float[Tensor, "*sample batch token dim"], mask: Bool[Tensor, "batch token"] | None
-) -> Float[Tensor, "*sample batch dim"]:
-    """Mean over the real tokens; zero for a sequence that has none."""
-    if mask is None:
-        return x.mean(dim=-2)
-    return (_pool_weights(x, mask).unsqueeze(-2) @ x).squeeze(-2)
-
-
-def _pool_weights(
-    x: Float[Tensor, "*sample batch token dim"], mask: Bool[Tensor, "batch token"] | None
-) -> Float[Tensor, "batch token"]:
-    """What each token counts in the mean over the real ones, mₙ / Σₙ mₙ."""
-    if mask is None:
-        return x.new_ones(x.shape[-3:-1]) / x.shape[-2]
-    weights = mask.to(x.dtype)
-    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1)

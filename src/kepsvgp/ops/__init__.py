@@ -1,1 +1,1 @@
-"""The same formulas, fast on a CPU."""
+"""The same formulas, fast on a CPU. Layers call `dispatch`, which says when."""

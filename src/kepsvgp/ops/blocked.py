@@ -1,4 +1,4 @@
-"""The two steps of the layer that touch whole queries, keys and outputs, in blocks of tokens.
+"""The two steps of a layer that touch whole queries, keys and outputs, in blocks of tokens.
 
 For the tokens T of one head and sequence, directions W and a gradient G of the scores S:
 
@@ -9,135 +9,29 @@ and for merged scores M, a map A to the head's width and a bias b
 
     O = M A + b        ∂M = G Aᵀ     ∂A = Mᵀ G      ∂b = Σ G
 
-Arithmetic is cheap here and memory is not: left to automatic differentiation, a dozen tensors as
-large as the queries and keys are written, each to pages that the system must first provide. Here
-a block of sequences (of tokens, where a sequence is long) passes through all formulas before the
-next one does, and nothing as large as T is made but its gradient. The numbers are those of the
-plain formulas, which serve whatever the blocks do not: other devices, half precision, and
-`torch.compile`, which needs no help.
+Left to automatic differentiation, a dozen tensors as large as the queries and keys are written.
+Here nothing as large as T is made but its gradient.
 """
 
-import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from kepsvgp.maths import ksvd
-
-# Small enough to be taken from memory in use, large enough for threads to share the work.
-BLOCK_BYTES = 2**22
+from kepsvgp.maths import ksvd, svgp
+from kepsvgp.ops.slices import blocks
 
 
-class Projected(NamedTuple):
-    """Projection scores, tokens last, and their energy where it was asked for."""
-
-    scores: Float[Tensor, "batch head rank token"]
-    energy: Float[Tensor, "head rank"] | None
-    """Σ S² over sequences and tokens."""
-
-
-def project(
-    t: Float[Tensor, "batch head token feature"],
-    directions: Float[Tensor, "*batch head feature rank"],
-    mask: Bool[Tensor, "batch token"] | None = None,
-    feature_map: ksvd.FeatureMap = ksvd.COSINE,
-    *,
-    with_energy: bool = False,
-) -> Projected:
-    """Projection scores (φ(t) W)ᵀ, zero at padding: `ksvd.project`, in blocks where it can be."""
-    if ksvd.is_cosine(feature_map) and is_supported(t, directions):
-        of_each = directions.expand(len(t), *directions.shape[-3:])
-        scores, energy = _Scores.apply(t, of_each, mask, with_energy)
-        return Projected(scores.mT, energy)
-    scores = ksvd.project(t, directions, mask, feature_map)
-    return Projected(scores, ksvd.sum_of_squares(scores) if with_energy else None)
-
-
-def read_out(
-    merged: Float[Tensor, "batch head token rank"],
-    readout: Float[Tensor, "*batch head rank width"],
-    bias: Float[Tensor, "*token width"],
-) -> Float[Tensor, "batch token dim"]:
-    """O = M A + b for every head, the heads side by side."""
-    if is_supported(merged, readout) and bias.dtype == merged.dtype:
-        return _ReadOut.apply(merged, readout.expand(len(merged), *readout.shape[-3:]), bias)
-    return _plain_read_out(merged, readout.to(merged.dtype), bias)
-
-
-class Factors(NamedTuple):
-    """Samples that are maps of the same scores: O_s = M A_s + b, the heads side by side."""
-
-    scores: Float[Tensor, "batch token inner"]
-    maps: Float[Tensor, "sample inner dim"]
-    bias: Float[Tensor, "*token dim"]
-
-
-def factors(
-    merged: Float[Tensor, "batch head token rank"],
-    readouts: Float[Tensor, "sample head rank width"],
-    bias: Float[Tensor, "*token width"],
-) -> Factors:
-    """What `read_out_samples` multiplies.
-
-    With the heads' maps on the diagonal of one matrix, tokens come out in their order: some
-    products with zero cost less than moving S outputs.
-    """
-    # (head·rank × head·width) for every sample
-    diagonal = torch.diag_embed(torch.einsum("s h r w -> s r w h", readouts.to(merged.dtype)))
-    maps = torch.einsum("s r w h k -> s h r k w", diagonal).flatten(3).flatten(1, 2)
-    of_heads = bias.to(merged.dtype).unsqueeze(-2).expand(*bias.shape[:-1], readouts.shape[1], -1)
-    return Factors(merged.transpose(1, 2).flatten(2), maps, of_heads.flatten(-2))
-
-
-def read_out_samples(
-    merged: Float[Tensor, "batch head token rank"],
-    readouts: Float[Tensor, "sample head rank width"],
-    bias: Float[Tensor, "*token width"],
-) -> Float[Tensor, "sample batch token dim"]:
-    """O_s = M A_s + b for maps that all sequences share, the heads side by side."""
-    scores, maps, bias = factors(merged, readouts, bias)
-    # b of one row is a row of the maps; of a row for each token, the tokens bring them along
-    if bias.ndim == 1:
-        scores = torch.nn.functional.pad(scores, (0, 1), value=1.0)
-        maps = torch.cat([maps, bias.expand(maps.shape[0], 1, -1)], dim=1)
-    of_each = scores.flatten(0, 1).expand(maps.shape[0], -1, -1)
-    if bias.ndim == 1:
-        out = torch.bmm(of_each, maps)
-    else:
-        out = torch.baddbmm(bias.repeat(merged.shape[0], 1), of_each, maps)
-    return out.unflatten(1, scores.shape[:2])
-
-
-def _plain_read_out(merged: Tensor, readout: Tensor, bias: Tensor) -> Tensor:
-    return (merged @ readout + bias).transpose(-3, -2).flatten(-2)
-
-
-def is_plain(t: Tensor) -> bool:
-    """Whether `t` is an eager tensor in single or double precision, untouched by transforms."""
-    return (
-        not torch.compiler.is_compiling()
-        and t.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled(t.device.type)
-        and torch._C._get_tracing_state() is None
-        and not torch._C._are_functorch_transforms_active()
-    )
-
-
-def is_supported(t: Tensor, other: Tensor) -> bool:
-    """Whether the blocks serve these two; if not, the plain formulas do."""
-    return t.device.type == "cpu" and t.dtype == other.dtype and is_plain(t)
-
-
-class _Scores(torch.autograd.Function):
-    """S, and Σ S², from T and W; axes as in `project`, the rank last."""
+class Scores(torch.autograd.Function):
+    """S, and Σ S², from T and W; axes as in `dispatch.project`, the rank last."""
 
     @staticmethod
     def forward(
         ctx: Any, t: Tensor, directions: Tensor, mask: Tensor | None, with_energy: bool
     ) -> tuple[Tensor, Tensor | None]:
+        """S and, if asked for, Σ S²."""
         scale = t.new_empty(t.shape[:-1])
         scores = t.new_empty(*t.shape[:-1], directions.shape[-1])
         energy = t.new_zeros(t.shape[1], directions.shape[-1]) if with_energy else None
@@ -160,6 +54,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """∂T and ∂W."""
         t, directions, scale, scores = ctx.saved_tensors
         grad, grad_energy = grads
         if grad is None and grad_energy is None:
@@ -195,15 +90,15 @@ class _Scores(torch.autograd.Function):
         return grad_t, grad_directions, None, None
 
 
-class _ReadOut(torch.autograd.Function):
-    """O from M, A and b; axes as in `read_out`."""
+class ReadOut(torch.autograd.Function):
+    """O from M, A and b; axes as in `svgp.read_out`."""
 
     @staticmethod
     def forward(ctx: Any, merged: Tensor, readout: Tensor, bias: Tensor) -> Tensor:
+        """O = M A + b."""
         batch, head, token, _ = merged.shape
         out = merged.new_empty(batch, token, head, readout.shape[-1])
         for rows, tokens in blocks(out.transpose(1, 2)):
-            # O = M A + b
             product = merged[rows, :, tokens] @ readout[rows]
             torch.add(product, _of_tokens(bias, tokens), out=out[rows, tokens].transpose(1, 2))
         ctx.save_for_backward(merged, readout, bias)
@@ -211,9 +106,10 @@ class _ReadOut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """∂M, ∂A and ∂b."""
         merged, readout, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return differentiable_gradient(_plain_read_out, (merged, readout, bias), grads)
+            return differentiable_gradient(svgp.read_out, (merged, readout, bias), grads)
         grad = grads[0].unflatten(-1, (merged.shape[1], -1)).transpose(1, 2)
         grad_merged = torch.empty_like(merged)
         grad_readout = torch.zeros_like(readout)
@@ -257,26 +153,3 @@ def differentiable_gradient(
         )
     )
     return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
-
-
-def blocks(t: Float[Tensor, "batch head token *rest"]) -> Iterator[tuple[slice, slice]]:
-    """Slices of sequences and of tokens that cut `t` into blocks of about `BLOCK_BYTES`."""
-    batch, head, token, *rest = t.shape
-    return slices(batch, token, BLOCK_BYTES // (head * math.prod(rest) * t.element_size()))
-
-
-def has_whole_sequences(t: Float[Tensor, "batch head token *rest"]) -> bool:
-    """Whether no block of `t` ends within a sequence."""
-    return all(tokens == slice(None) for _, tokens in blocks(t))
-
-
-def slices(batch: int, token: int, num_tokens: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of sequences, or of the tokens of one, with about `num_tokens` tokens each."""
-    num_tokens = max(1, num_tokens)
-    if token > num_tokens:
-        for row in range(batch):
-            for start in range(0, token, num_tokens):
-                yield slice(row, row + 1), slice(start, start + num_tokens)
-    elif token > 0:
-        for row in range(0, batch, num_tokens // token):
-            yield slice(row, row + num_tokens // token), slice(None)

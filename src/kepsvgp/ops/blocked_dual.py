@@ -10,48 +10,25 @@ other side's T′ and H′, n real tokens, and gradients G of the scores S and D
 with c = Σ Φ ∘ ∂Φ along the features.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from kepsvgp.maths import ksvd
-from kepsvgp.ops import blocked
+from kepsvgp.ops.blocked import differentiable_gradient
+from kepsvgp.ops.slices import blocks
 
 
-def dual_scores(
-    qk: Float[Tensor, "batch pair token feature"],
-    dual: Float[Tensor, "batch pair rank token"],
-    mask: Bool[Tensor, "batch token"] | None = None,
-    feature_map: ksvd.FeatureMap = ksvd.COSINE,
-    *,
-    with_energy: bool = False,
-    place: ksvd.Place | None = None,
-    whole: Callable[[Tensor], Tensor] = ksvd.identity,
-) -> tuple[blocked.Projected, Float[Tensor, "batch pair feature rank"]]:
-    """Scores and directions of the dual projection, those of all heads for E and then for R.
-
-    Queries of all heads come before keys, and H_e before H_r. Where the tokens are a part of
-    longer sequences, `place` says which, and `whole` completes the directions that they make.
-    """
-    can_be_blocked = ksvd.is_cosine(feature_map) and blocked.is_supported(qk, dual)
-    if place is None and can_be_blocked and blocked.has_whole_sequences(qk):
-        scores, directions, energy = _DualScores.apply(qk, dual.mT, mask, with_energy)
-        return blocked.Projected(scores.mT, energy), directions
-    directions = whole(ksvd.pair_of_dual_directions(qk, dual, mask, feature_map, place))
-    both = blocked.project(qk, directions, mask, feature_map, with_energy=with_energy)
-    return both, directions
-
-
-class _DualScores(torch.autograd.Function):
-    """S, W and Σ S² from T and H; axes as in `dual_scores`, the rank last."""
+class DualScores(torch.autograd.Function):
+    """S, W and Σ S² from T and H; axes as in `dispatch.project_dual`, the rank last."""
 
     @staticmethod
     def forward(
         ctx: Any, t: Tensor, h: Tensor, mask: Tensor | None, with_energy: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """S, W and, if asked for, Σ S²."""
         batch, pair, token, feature = t.shape
         rank = h.shape[-1]
         scale = t.new_empty(batch, pair, token, 1)
@@ -59,7 +36,7 @@ class _DualScores(torch.autograd.Function):
         directions = t.new_zeros(batch, pair, rank, feature)
         energy = t.new_zeros(pair, rank) if with_energy else None
         share = _share(t, mask)
-        for rows, _ in blocked.blocks(t):
+        for rows, _ in blocks(t):
             phi = t[rows].clone(memory_format=torch.contiguous_format)
             # r = (‖t‖² + ε)^(−½)
             r = torch.linalg.vector_norm(phi, dim=-1, keepdim=True)
@@ -81,20 +58,21 @@ class _DualScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """∂T and ∂H."""
         t, h, scale, scores, directions = ctx.saved_tensors
         if torch.is_grad_enabled():
 
             def plain(t: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                w = ksvd.pair_of_dual_directions(t, h.mT, ctx.mask)
+                w = ksvd.dual_directions(t, h.mT, ctx.mask)
                 again = ksvd.project(t, w, ctx.mask)
                 return again.mT, w, ksvd.sum_of_squares(again)
 
-            return (*blocked.differentiable_gradient(plain, (t, h), grads), None, None)
+            return (*differentiable_gradient(plain, (t, h), grads), None, None)
         grad, grad_directions, grad_energy = grads
         # they have the strides of T and H, so the maps that made those find them in order
         grad_t, grad_h = torch.empty_like(t), torch.empty_like(h)
         share = _share(t, ctx.mask)
-        for rows, _ in blocked.blocks(t):
+        for rows, _ in blocks(t):
             r, s, w = scale[rows], scores[rows], directions[rows]
             phi = t[rows].contiguous() * r
             # with ∂ Σ S² = 2 S

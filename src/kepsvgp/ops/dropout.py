@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kepsvgp.ops import blocked
+from kepsvgp.ops import private
+from kepsvgp.ops.dispatch import is_fast
 
 LEVELS = 2**16
 
@@ -21,15 +22,11 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         """Drops entries with a probability of `p` and scales the rest by 1 / (1 − p)."""
         num_dropped = round(self.p * LEVELS)
-        is_fast = (
-            self.training
-            and 0 < num_dropped < LEVELS
-            and input.device.type == "cpu"
-            and blocked.is_plain(input)
-            # modes that answer for dropout, such as that of MC dropout, must see the call
-            and torch._C._len_torch_function_stack() == 0
-        )
-        return _Dropped.apply(input, num_dropped) if is_fast else super().forward(input)
+        # modes that answer for dropout, such as that of MC dropout, must see the call
+        is_watched = private.has_function_modes()
+        if self.training and 0 < num_dropped < LEVELS and is_fast(input) and not is_watched:
+            return _Dropped.apply(input, num_dropped)
+        return super().forward(input)
 
 
 class _Dropped(torch.autograd.Function):

@@ -68,7 +68,7 @@ def layer_features(
     mask: Bool[Tensor, "batch token"] | None = None,
 ) -> Features:
     """The features whose product is the layer's kernel, in float64."""
-    both = ksvd.features(_split(layer.to_qk(x), 2 * layer.num_heads).double(), ksvd.COSINE)
+    both = ksvd.features(_split(layer.to_qk(x), 2 * layer.num_heads).double())
     if mask is not None:
         both = both * mask[:, None, :, None]
     return Features(*both.chunk(2, dim=1))

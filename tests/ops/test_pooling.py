@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
 from kepsvgp.attention.kep import Merge
-from kepsvgp.models import sampled
 from kepsvgp.models.blocks import Block, encode
+from kepsvgp.ops import pooling
 
 # every size distinct: a swapped axis cannot pass
 SAMPLE, BATCH, TOKEN, DIM, HIDDEN, INNER = 2, 3, 7, 24, 13, 5
@@ -49,7 +49,7 @@ def pooled(block: Block, x: Tensor, mask: Tensor | None = None) -> Tensor:
 def test_pooled_hidden_equals_the_plain_formulas(
     num_bytes: int, weighted: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled, "SLICE_BYTES", num_bytes)
+    monkeypatch.setattr(pooling, "SLICE_BYTES", num_bytes)
     block, x = make_block(), make_tokens(generator)
     scores = torch.randn(BATCH, TOKEN, INNER, generator=generator, dtype=torch.float64)
     maps = torch.randn(SAMPLE, INNER, DIM, generator=generator, dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_pooled_hidden_equals_the_plain_formulas(
     assert isinstance(to_hidden, nn.Linear)
 
     with torch.no_grad():
-        ours = sampled.pool_hidden(x, weights, scores, maps, norm, to_hidden)
+        ours = pooling.pool_hidden(x, weights, scores, maps, norm, to_hidden)
         samples = x + torch.einsum("b n k, s k d -> s b n d", scores, maps)
         hidden = nn.functional.gelu(to_hidden(norm(samples)))
         theirs = torch.einsum("b n, s b n h -> s b h", weights, hidden)
@@ -103,7 +103,7 @@ def test_no_accuracy_is_lost_where_tokens_are_far_from_zero(generator: torch.Gen
 
     def ours(x: Tensor, scores: Tensor, maps: Tensor) -> Tensor:
         ones = x.new_ones(x.shape[:2])
-        return sampled.pool_hidden(x, ones, scores, maps, norm, to_hidden)
+        return pooling.pool_hidden(x, ones, scores, maps, norm, to_hidden)
 
     with torch.no_grad():
         exact = plain(x, scores, maps)

@@ -1,4 +1,4 @@
-"""The end of a network for many samples: norm and MLP of the last block, then pooling.
+"""The end of a network: means over tokens, and those of many samples that are never formed.
 
 Samples y_s = x + M A_s of the tokens have the same scores M. With a tilde for what is left of a
 vector when the mean of its d entries is taken away, and with the parameters of norm and MLP,
@@ -7,20 +7,65 @@ vector when the mean of its d entries is taken away, and with the parameters of 
     ỹ_s = x̃ + M Ã_s                           ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
     ỹ_s Wᵀ = x̃ Wᵀ + M (Ã_s Wᵀ)
 
-so that a sample needs two products with M, which is narrower than the tokens, and none with W. A
-slice of the tokens passes through all of it before the next one does. The numbers are those of
-the plain formulas, which `Block` has, up to rounding.
+so that a sample needs two products with M, which is narrower than the tokens, and none with W.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp.ops.blocked import slices
+from kepsvgp.ops.dispatch import is_eager
+from kepsvgp.ops.private import is_untouched
+from kepsvgp.ops.sampled import Factors
+from kepsvgp.ops.slices import slices
 
 # All samples of a slice: what the allocator hands out again instead of asking the system, and
 # enough for threads to share the work.
 SLICE_BYTES = 6 * 2**20
+
+
+def mean_pool(
+    x: Float[Tensor, "*sample batch token dim"], mask: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "*sample batch dim"]:
+    """Mean over the real tokens; zero for a sequence that has none."""
+    if mask is None:
+        return x.mean(dim=-2)
+    return (_weights(x, mask).unsqueeze(-2) @ x).squeeze(-2)
+
+
+def can_pool_samples(x: Tensor, norm: nn.Module, mlp: nn.Sequential) -> bool:
+    """Whether `pool_samples` serves these: no gradients, and modules as `models.blocks` makes them.
+
+    It reads the parameters of the modules and calls none but the last map.
+    """
+    to_hidden, activation, *_ = mlp
+    return (
+        not torch.is_grad_enabled()
+        and x.ndim == 3
+        and is_eager(x)
+        and all(
+            map(is_untouched, (norm, to_hidden, activation), (nn.LayerNorm, nn.Linear, nn.GELU))
+        )
+        and norm.bias is not None
+        and activation.approximate == "none"
+    )
+
+
+def pool_samples(
+    x: Float[Tensor, "batch token dim"],
+    mask: Bool[Tensor, "batch token"] | None,
+    factors: Factors,
+    norm: nn.LayerNorm,
+    mlp: nn.Sequential,
+) -> Float[Tensor, "sample batch dim"]:
+    """`mean_pool` of y_s + MLP(LN(y_s)) for samples y_s = x + M A_s + b."""
+    to_hidden, _, _, to_output, _ = mlp
+    assert isinstance(to_hidden, nn.Linear)
+    x = x + factors.bias
+    hidden = pool_hidden(x, _weights(x, mask), factors.scores, factors.maps, norm, to_hidden)
+    # the mean of x + M A_s + b
+    tokens = mean_pool(x, mask) + mean_pool(factors.scores, mask) @ factors.maps
+    return tokens + to_output(hidden)
 
 
 def pool_hidden(
@@ -52,6 +97,16 @@ def pool_hidden(
         w = weights[rows, tokens].unsqueeze(-2)
         pooled[:, rows] += (w @ hidden.unflatten(1, (w.shape[0], -1))).squeeze(-2)
     return pooled
+
+
+def _weights(
+    x: Float[Tensor, "*sample batch token dim"], mask: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "batch token"]:
+    """What each token counts in the mean over the real ones, mₙ / Σₙ mₙ."""
+    if mask is None:
+        return x.new_ones(x.shape[-3:-1]) / x.shape[-2]
+    weights = mask.to(x.dtype)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def _inverse_spread(t: Float[Tensor, "*shape dim"], eps: float) -> Float[Tensor, "*shape 1"]:
