@@ -72,7 +72,7 @@ def test_training_steps_keep_nothing(tried) -> None:
             watch.look()
     watch.assert_flat()
     # no graph outlives its step
-    assert model.layer._last_pass is None
+    assert not model.layer._left_behind
     tried("training steps with flat memory, objects and open files", STEPS)
 
 
