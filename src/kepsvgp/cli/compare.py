@@ -41,17 +41,20 @@ def compare(
 
     from kepsvgp.cli.results import show_comparison
     from kepsvgp.config.file import find_config, load_config
+    from kepsvgp.config.plugins import find_method
     from kepsvgp.data import load_benchmark
     from kepsvgp.methods.compare import compare
 
     changes = [*(overrides or []), *([f"data.root={data_root}"] if data_root else [])]
+    # first, as the configuration may have sections for them
+    chosen = [find_method(name) for name in methods.split(",")]
     settings = load_config(config, changes)
     folder = out or Path("runs") / f"compare-{find_config(config).stem}"
     comparison = compare(
         settings,
         load_benchmark(settings.data),
         folder,
-        methods=methods.split(","),
+        methods=chosen,
         num_seeds=seeds,
         splits=splits.split(","),
         console=Console(stderr=True),

@@ -39,45 +39,24 @@ def evaluate(
 
     from kepsvgp.cli.results import show_metrics
     from kepsvgp.cli.unfinished import warn_if_unfinished
-    from kepsvgp.errors import UserError
-    from kepsvgp.methods.registry import get_method, result_name, split_name
-    from kepsvgp.runs.evaluation import default_device, evaluate, split_names
+    from kepsvgp.config.plugins import find_method
+    from kepsvgp.runs.evaluation import measure, split_names
     from kepsvgp.runs.folder import RunFolder
     from kepsvgp.runs.weights import as_checkpoint
 
     folder, *members = map(RunFolder, run)
     config = folder.config()
-    name = method or config.method
-    if members and split_name(name)[1] != "ensemble":
-        raise UserError(
-            f"method {name!r} must have one run; got {len(run)}. Several make up an ensemble, "
-            "with --method ensemble."
-        )
+    asked = find_method(method or config.method, on=config.method)
+    asked.check_runs([folder, *members])
     for each in run:
         warn_if_unfinished(each)
     chosen = as_checkpoint(checkpoint or config.train.select)
     benchmark = folder.benchmark(data_root)
     usual = ["val", "test", *(["ood"] if benchmark.ood else [])]
     names = split_names(benchmark, usual if splits is None else splits.split(","))
-    console = Console(stderr=True)
-    title = result_name(config.method, split_name(name)[1])
     with folder.lock():
-        predictor = get_method(
-            name,
-            folder,
-            benchmark,
-            chosen,
-            members=members,
-            device=default_device(),
-            console=console,
-        )
-        evaluate(
-            folder,
-            benchmark,
-            predictor,
-            method=title,
-            checkpoint=chosen,
-            splits=names,
-            console=console,
-        )
-    show_metrics(folder, chosen, title, names)
+        measure(
+            folder, asked, benchmark, names, checkpoint=chosen, members=members, again=True,
+            console=Console(stderr=True),
+        )  # fmt: skip
+    show_metrics(folder, chosen, asked.name, names)

@@ -42,36 +42,26 @@ def train(
 
     from kepsvgp.cli.results import show_metrics
     from kepsvgp.config.file import find_config, load_config
+    from kepsvgp.config.plugins import find_method
     from kepsvgp.data import load_benchmark
-    from kepsvgp.methods.registry import train_method
     from kepsvgp.ops.denormals import flushed_denormals
-    from kepsvgp.runs.evaluation import evaluate
+    from kepsvgp.runs.evaluation import measure
     from kepsvgp.training.loop import is_main_process
 
     flags = {"root": data_root, "text_column": text_column, "label_column": label_column}
     changes = [*(overrides or []), *(f"data.{key}={flag}" for key, flag in flags.items() if flag)]
     settings = load_config(config, changes)
-    name = f"{find_config(config).stem}-{settings.method}-{settings.seed}"
+    method = find_method(settings.method)
+    name = f"{find_config(config).stem}-{method.name}-{settings.seed}"
     folder = out or Path("runs") / name
     console = Console(stderr=True)
     # from here, since loading data may start torch's threads
     with flushed_denormals():
         benchmark = load_benchmark(settings.data)
-        run = train_method(settings, benchmark, folder, resume=resume, console=console)
+        run = method.train(settings, benchmark, folder, resume=resume, console=console)
     if not is_main_process():
         return
     with run.lock():
         for checkpoint in dict.fromkeys((settings.train.select, "last")):
-            known = run.metrics().get(checkpoint, {}).get(settings.method, {})
-            missing = [split for split in ("val", "test") if split not in known]
-            if missing:
-                evaluate(
-                    run,
-                    benchmark,
-                    run.model(checkpoint),
-                    method=settings.method,
-                    checkpoint=checkpoint,
-                    splits=missing,
-                    console=console,
-                )
-    show_metrics(run, settings.train.select, settings.method, ["val", "test"])
+            measure(run, method, benchmark, checkpoint=checkpoint, console=console)
+    show_metrics(run, settings.train.select, method.name, ["val", "test"])

@@ -9,7 +9,8 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kepsvgp.config.sections import RunConfig
+from kepsvgp.config.plugins import section_kinds
+from kepsvgp.config.sections import ModelConfig, RunConfig
 from kepsvgp.config.shipped import shipped_configs
 from kepsvgp.errors import UserError, near_miss
 from kepsvgp.files import check_name, checksum, damaged, read_text
@@ -92,9 +93,10 @@ def _value(text: str) -> Any:
 def _is_text(place: Sequence[str]) -> bool:
     """Whether a field holds a place on disk or another name."""
     names, section = _place(tuple(place[:-1]))
-    field = section.model_fields.get(place[-1]) if section and len(names) < len(place) else None
-    kinds = {field.annotation, *get_args(field.annotation)} if field is not None else set()
-    return not kinds.isdisjoint({Path, str})
+    if section is None or len(names) == len(place):
+        return False
+    kind = _fields(section, place[-1]).get(place[-1])
+    return not {kind, *get_args(kind)}.isdisjoint({Path, str})
 
 
 def _explain(details: ErrorDetails) -> str:
@@ -104,7 +106,7 @@ def _explain(details: ErrorDetails) -> str:
     field = ".".join(place)
     match details["type"]:
         case "extra_forbidden":
-            known = list(model.model_fields) if model else []
+            known = list(_fields(model)) if model else []
             hint = near_miss(place[-1], known) or f" Known are {', '.join(known)}."
             return f"{field} is no known key.{hint}"
         case "value_error":
@@ -119,15 +121,21 @@ def _place(location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] 
     """The part of an error's place that names fields, and the section it is in."""
     names: list[str] = []
     section: type[BaseModel] | None = RunConfig
-    for part in location:
+    for part in map(str, location):
         if section is None:
             break
-        names.append(str(part))
-        inner = section.model_fields.get(str(part))
-        if inner is None:
+        names.append(part)
+        fields = _fields(section, part)
+        if part not in fields:
             return names, section
-        section = _section(inner.annotation)
+        section = _section(fields[part])
     return names, section
+
+
+def _fields(section: type[BaseModel], *wanted: str) -> dict[str, Any]:
+    """The types of a section's keys; those of a model are also the sections of methods."""
+    own = {name: field.annotation for name, field in section.model_fields.items()}
+    return own | section_kinds(wanted) if section is ModelConfig else own
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

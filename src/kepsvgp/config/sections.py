@@ -4,22 +4,31 @@ Every section forbids unknown keys and cannot be changed after it was read, so t
 configuration that exists is a configuration that makes sense.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
+    create_model,
     model_validator,
 )
 
 from kepsvgp.config.comparison import FREE, flatten
+from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
+from kepsvgp.config.plugins import DATASETS, TRAINED, find, find_method, section_kinds
+from kepsvgp.errors import UserError
 
-BenchmarkName = Literal["digits", "cifar10", "cifar100", "imdb", "cola", "images", "csv"]
+# the benchmarks that are made of texts
+TEXTS = ("imdb", "cola", "csv")
 
 
 class Section(BaseModel):
@@ -41,11 +50,18 @@ Optional = BeforeValidator(_none_from_word)
 Limit = Annotated[Count | None, Optional]
 
 
+def _dataset(name: str) -> str:
+    if name not in DATASETS:
+        find("kepsvgp.datasets", name)
+    return name
+
+
 class DataConfig(Section):
     """Which examples, how they are split and how they are turned into tensors.
 
     Attributes:
-        name: A benchmark of the paper, `digits`, or the user's own `images` or `csv`.
+        name: A benchmark of the paper, `digits`, the user's own `images` or `csv`, or what
+            loads another: a name of an installed package, or a place such as `module:function`.
         root: Folder of the data sets; None takes `KEPSVGP_DATA`, else the user's cache.
         path: The user's own folder of images or CSV file, for `images` and `csv` alone.
         seed: Seed of the splits (not of the training), so that all seeds share them.
@@ -69,7 +85,7 @@ class DataConfig(Section):
         corruption_limit: Corrupt only the first so many test images.
     """
 
-    name: BenchmarkName = "digits"
+    name: Annotated[str, AfterValidator(_dataset)] = "digits"
     root: Annotated[Path | None, Optional] = None
     path: Annotated[Path | None, Optional] = None
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
@@ -94,14 +110,14 @@ class DataConfig(Section):
         own = self.name in ("images", "csv")
         if own and self.path is None:
             raise ValueError(f"path must say where the data of name='{self.name}' is; got none.")
-        if not own and self.path is not None:
+        if self.name in DATASETS and not own and self.path is not None:
             raise ValueError(
                 f"path is for name='images' or 'csv' only; got it with name='{self.name}' "
                 "(root says where the paper's data sets are)."
             )
         if self.split == "paper" and self.name != "imdb":
             raise ValueError(f"split='paper' is for name='imdb' only; got name='{self.name}'.")
-        if self.encoder is not None and self.name not in ("imdb", "cola", "csv"):
+        if self.encoder is not None and self.name not in TEXTS:
             raise ValueError(f"encoder is for text only; got it with name='{self.name}'.")
         if self.encoder is not None and self.vocabulary is not None:
             raise ValueError(
@@ -116,105 +132,18 @@ class DataConfig(Section):
         return self
 
 
-AttentionKind = Literal["softmax", "kep", "sgpa", "primal"]
-HeadKind = Literal["linear", "sngp", "svdkl"]
-Method = Literal["msp", "kep", "sgpa", "primal", "sngp", "svdkl"]
-
-
-class Parts(NamedTuple):
-    """What a trained method changes in a model: its last attention layers, and its head."""
-
-    attention: AttentionKind
-    head: HeadKind
-
-
-PARTS: dict[Method, Parts] = {
-    "msp": Parts("softmax", "linear"),
-    "kep": Parts("kep", "linear"),
-    "sgpa": Parts("sgpa", "linear"),
-    "primal": Parts("primal", "linear"),
-    "sngp": Parts("softmax", "sngp"),
-    # trained in a second step, from the weights of a softmax model
-    "svdkl": Parts("softmax", "svdkl"),
-}
-
-
-class KepConfig(Section):
-    """The KEP-SVGP layers; `primal` shares what it has in common with them.
-
-    Attributes:
-        rank: Number s of singular pairs kept.
-        merge: How the two branches come together; `auto` is `concat` for images, `add` for text.
-        num_landmarks: Tokens that make the data-dependent directions; None for 10 · rank.
-        projection: Where the directions come from; see `KEPAttention`.
-        noise: One draw for a sequence, or one for each token.
-        branches: The pair, or one branch twice (the ablation of the asymmetry).
-        qk_bias: Whether queries and keys have a bias.
-        ksvd_loss: The paper's J², or the residual of the singular pairs (`dual` alone).
-        posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
-    """
-
-    rank: Count = 10
-    merge: Literal["auto", "add", "concat", "concat_lowrank"] = "auto"
-    num_landmarks: Limit = None
-    projection: Literal["landmark", "free", "dual"] = "dual"
-    noise: Literal["joint", "token"] = "joint"
-    branches: Literal["er", "ee", "rr"] = "er"
-    qk_bias: bool = False
-    ksvd_loss: Literal["objective", "residual"] = "objective"
-    posterior_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
-
-
-class SgpaConfig(Section):
-    """The SGPA layers.
-
-    Attributes:
-        num_inducing: Global inducing keys of a head.
-        kernel: `auto` is `ard` for images and `exponential` for text, as in its paper.
-        layers: How many of the last layers are SGPA; its paper has all.
-    """
-
-    num_inducing: Count = 50
-    kernel: Literal["auto", "exponential", "ard"] = "auto"
-    layers: Count | Literal["all"] = "all"
-
-
-class SngpConfig(Section):
-    """SNGP's last layers.
-
-    Attributes:
-        num_features: Random features of the head.
-        lengthscale: Of its kernel, in units of the norm of the pooled features.
-        spectral_bound: Largest singular value of the linear maps of the last block.
-    """
-
-    num_features: Count = 512
-    lengthscale: PositiveFloat = 1.0
-    spectral_bound: PositiveFloat = 0.95
-
-
-class SvdklConfig(Section):
-    """SV-DKL's head, and its second step.
-
-    Attributes:
-        num_features: Learnt features, each with a GP of its own; at least one for each class.
-        grid_size: Grid points of each GP.
-        softmax_run: Run folder of the softmax model whose weights the second step starts from;
-            None trains one first, beside the run.
-        epochs: Epochs of the second step; None for as many as the first had.
-        lr_factor: Learning rate of the network in the second step, as a share of the first's; the
-            head, which is new, has the whole.
-    """
-
-    num_features: Count = 16
-    grid_size: int = Field(default=64, ge=8, lt=2**31)
-    softmax_run: Annotated[Path | None, Optional] = None
-    epochs: Limit = None
-    lr_factor: PositiveFloat = 0.1
+@cache
+def _made_of(*kinds: tuple[str, type[Section]]) -> type[Section]:
+    """A section of sections."""
+    fields: dict[str, Any] = {name: (kind, kind()) for name, kind in kinds}
+    return create_model("Sections", __base__=Section, **fields)
 
 
 class ModelConfig(Section):
-    """The Transformer, whatever its attention.
+    """The Transformer, whatever its attention, and a section for every method with settings.
+
+    Sections are read by the classes that the methods have for them; those of the methods that
+    come with the package are always there.
 
     Attributes:
         depth: Number of blocks.
@@ -230,11 +159,9 @@ class ModelConfig(Section):
         embedding_scale: Standard deviation of the token embeddings at the start.
         encoder_layers: How the layers of `data.encoder` come together: one learnt average of all,
             as with ELMo, or side by side, each with a map of its own.
-        kep: The KEP-SVGP layers.
-        sgpa: The SGPA layers.
-        sngp: SNGP's last layers.
-        svdkl: SV-DKL's head.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     depth: Count = 7
     dim: Count = 384
@@ -247,10 +174,15 @@ class ModelConfig(Section):
     embedding_dim: int = Field(default=128, ge=0, lt=2**31)
     embedding_scale: float = Field(default=0.1, ge=1e-30, le=1e30)
     encoder_layers: Literal["mix", "concat"] = "mix"
-    kep: KepConfig = KepConfig()
-    sgpa: SgpaConfig = SgpaConfig()
-    sngp: SngpConfig = SngpConfig()
-    svdkl: SvdklConfig = SvdklConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_sections(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = {name: v for name, v in values.items() if name not in cls.model_fields}
+        found = _made_of(*section_kinds(given).items()).model_validate(given)
+        return {**values, **dict(found)}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ModelConfig":
@@ -258,15 +190,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"dim must be divisible by num_heads={self.num_heads}; got {self.dim}."
             )
-        for name, layers in (("kep_layers", self.kep_layers), ("sgpa.layers", self.sgpa.layers)):
-            if isinstance(layers, int) and layers > self.depth:
-                raise ValueError(f"{name} must be at most depth={self.depth}; got {layers}.")
+        if isinstance(self.kep_layers, int) and self.kep_layers > self.depth:
+            raise ValueError(
+                f"kep_layers must be at most depth={self.depth}; got {self.kep_layers}."
+            )
         return self
-
-    def num_replaced(self, attention: AttentionKind) -> int:
-        """How many of the last layers have the method's attention."""
-        layers = self.sgpa.layers if attention == "sgpa" else self.kep_layers
-        return layers if isinstance(layers, int) else self.depth
 
 
 class ObjectiveConfig(Section):
@@ -274,12 +202,12 @@ class ObjectiveConfig(Section):
 
     Attributes:
         ksvd_weight: η, the weight of the KSVD loss.
-        kl_weight: Weight of KL / num_train of KEP layers; 1 is the evidence lower bound. Baselines
+        kl_weight: Weight of KL / num_train of KEP layers; 1 is the evidence lower bound. Methods
             with a bound of their own, SGPA and SV-DKL, always have that.
     """
 
-    ksvd_weight: NonNegativeFloat = 1.0
-    kl_weight: NonNegativeFloat = 1.0
+    ksvd_weight: NonNegativeFloat = KSVD_WEIGHT
+    kl_weight: NonNegativeFloat = KL_WEIGHT
 
 
 class PredictionConfig(Section):
@@ -304,7 +232,8 @@ class TrainConfig(Section):
         batch_size: Examples of one optimizer step, over all processes and micro-batches.
         lr: Highest learning rate, reached at the end of the warm-up.
         min_lr: Learning rate at the end of the cosine.
-        warmup_epochs: Epochs of linear growth of the learning rate.
+        warmup_epochs: Epochs of linear growth of the learning rate; half of all where there are
+            no more.
         weight_decay: Adam's L2 penalty.
         clip_norm: Largest norm of the gradient; None for no clipping.
         accumulate: Micro-batches that make up a batch in each process.
@@ -314,7 +243,7 @@ class TrainConfig(Section):
             score, of the best validation NLL, or the last.
         score: What the validation score is.
         save_steps: Save the state for `--resume` every so many steps; None for every epoch.
-        device: `auto` takes an accelerator where there is one.
+        device: `auto` takes an accelerator where there is one; else `cpu`, `cuda`, `cuda:1` …
         tensorboard: Write TensorBoard files into the run folder.
     """
 
@@ -331,18 +260,13 @@ class TrainConfig(Section):
     select: Literal["score", "nll", "last"] = "score"
     score: Literal["accuracy", "mcc"] = "accuracy"
     save_steps: Limit = None
-    device: Literal["auto", "cpu"] = "auto"
+    device: str = Field(default="auto", pattern=r"^[a-z]+(:\d+)?$")
     tensorboard: bool = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainConfig":
         if self.min_lr > self.lr:
             raise ValueError(f"min_lr must be at most lr={self.lr}; got {self.min_lr}.")
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"warmup_epochs must be less than epochs={self.epochs}; got {self.warmup_epochs}. "
-                "Set both."
-            )
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"batch_size must be divisible by accumulate={self.accumulate}; "
@@ -350,29 +274,58 @@ class TrainConfig(Section):
             )
         return self
 
+    @property
+    def warmup(self) -> float:
+        """Epochs of the warm-up as they are: it cannot take all of the training."""
+        return self.warmup_epochs if self.warmup_epochs < self.epochs else self.epochs / 2
+
+
+def _trained(name: str) -> str:
+    if name not in TRAINED and find_method(name).is_post_hoc:
+        raise ValueError(
+            f"method must be one that is trained, such as {', '.join(TRAINED)}; got {name!r}."
+        )
+    return name
+
 
 class RunConfig(Section):
     """Everything that decides a run.
 
     Attributes:
-        method: What is trained; see `PARTS`.
+        method: What is trained: a name of ours, of an installed package, or a place such as
+            `package.module:Class`.
         seed: Seed of the weights, the order of the examples and all noise.
         versions: Libraries that the run was made with; written, never read.
     """
 
-    method: Method = "kep"
+    method: Annotated[str, AfterValidator(_trained)] = "kep"
     seed: int = Field(default=0, ge=0, lt=2**63)
     data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = Field(default_factory=ModelConfig)
     objective: ObjectiveConfig = ObjectiveConfig()
     train: TrainConfig = TrainConfig()
     prediction: PredictionConfig = PredictionConfig()
     versions: dict[str, str] = {}
 
-    @property
-    def kl_weight(self) -> float:
-        """The weight of the method's KL."""
-        return self.objective.kl_weight if self.method == "kep" else 1.0
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Adds the section of a method that is not ours, if it has one and it was not given."""
+        given = values.get("model", {}) if isinstance(values, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(values.get("method"), str):
+            return values
+        with suppress(UserError):
+            kind = find("kepsvgp.methods", values["method"])
+            if kind.section is not None:
+                return {**values, "model": {kind.name: {}, **given}}
+        return values
+
+    def of_method(self, method: str) -> "RunConfig":
+        """The same settings for another method; sections of methods that are not ours go."""
+        values = self.model_dump()
+        ours = {*ModelConfig.model_fields, *section_kinds(), find("kepsvgp.methods", method).name}
+        model = {name: value for name, value in values["model"].items() if name in ours}
+        return RunConfig.model_validate(values | {"method": method, "model": model})
 
     def identity(self) -> dict[str, Any]:
         """Its settings by dotted name, without those that do not make a run another."""
@@ -381,12 +334,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":
-        is_text = self.data.name in ("imdb", "cola", "csv")
-        if is_text and self.model.kep.merge.startswith("concat"):
-            raise ValueError(
-                "model.kep.merge must be 'add' for texts, whose lengths differ; "
-                f"got {self.model.kep.merge!r}."
-            )
+        is_text = self.data.name in TEXTS
         if is_text and self.model.embedding_dim == 0 and self.data.encoder is None:
             raise ValueError("model.embedding_dim=0 must go with a data.encoder; got none.")
+        find_method(self.method).check(self)
         return self

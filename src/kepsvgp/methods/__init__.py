@@ -1,5 +1,5 @@
-"""The methods that the paper compares with, one file each, all ending in a `Prediction`.
+"""The methods that the paper compares, one file each, all ending in a `Prediction`.
 
-A fitted method has `predict(inputs, *, generator=None)` and `save(folder)`; its module has
-`fit` and `load`. Methods that change what is trained are chosen by `RunConfig.method`.
+A method is an object: its name and title, its settings, its network, how it is trained and how it
+is asked. `kepsvgp.config.plugins.find_method` gives one by its name.
 """

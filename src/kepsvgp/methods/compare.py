@@ -7,24 +7,18 @@ trains only what is missing.
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from kepsvgp.config.sections import Method, RunConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
-from kepsvgp.methods.registry import (
-    check_installed,
-    get_method,
-    result_name,
-    split_name,
-    train_method,
-)
-from kepsvgp.runs.evaluation import default_device, evaluate, split_names
+from kepsvgp.methods.base import Method
+from kepsvgp.runs.evaluation import measure, split_names
 from kepsvgp.runs.folder import RunFolder
 
 # {metric: one value for each seed}
@@ -38,6 +32,8 @@ class Comparison:
     seeds: tuple[int, ...]
     results: dict[str, dict[str, Values]]
     """{method: {split: {metric: values}}}"""
+    titles: dict[str, str] = field(default_factory=dict)
+    """What people call the methods."""
 
     def mean(self, method: str, split: str, metric: str) -> float:
         """Mean over the seeds."""
@@ -54,7 +50,7 @@ def compare(
     benchmark: Benchmark,
     out: Path,
     *,
-    methods: Sequence[str],
+    methods: Sequence[str | type[Method]],
     num_seeds: int = 1,
     splits: Sequence[str] = ("test",),
     console: Console | None = None,
@@ -65,106 +61,63 @@ def compare(
         config: What all runs share; its method is left aside, its seed is the first of several.
         benchmark: The data that `config.data` names.
         out: Folder for the runs, `<method>-<seed>`, and the result.
-        methods: Names such as `msp`, `kep`, `temperature`, `kep+kfllla` or `ensemble`.
+        methods: Names such as `msp`, `kep`, `temperature`, `kep+kfllla` or `ensemble`, or classes
+            of methods.
         num_seeds: Independent runs of every trained method; an ensemble is made of all of them.
         splits: What is measured; see `evaluation.evaluate`.
         console: Where progress is shown; None for nowhere.
     """
-    plan = [(name, *_parts(name, num_seeds)) for name in dict.fromkeys(methods)]
-    if not plan:
-        raise UserError("methods must name at least one method; got none.")
+    asked: list[Method] = [find_method(name) for name in dict.fromkeys(methods)]
+    _check(asked, num_seeds)
     names = split_names(benchmark, splits)
     seeds = tuple(range(config.seed, config.seed + num_seeds))
-    runs: dict[Method, list[RunFolder]] = {}
-    bases: list[Method] = list(dict.fromkeys(base for _, base, _ in plan))
-    for base in bases:
-        runs[base] = [_train(config, benchmark, out, base, seed, console) for seed in seeds]
+    trained = {method.trained.name: method.trained for method in asked}
+    runs = {
+        name: [_train(config, benchmark, out, method, seed, console) for seed in seeds]
+        for name, method in trained.items()
+    }
     results: dict[str, dict[str, Values]] = {}
-    for name, base, is_ensemble in plan:
-        groups = [runs[base]] if is_ensemble else [[run] for run in runs[base]]
-        measured = [_measure(name, group, benchmark, names, console) for group in groups]
-        results[result_name(*_named(name, base))] = {
-            split: {
-                metric: [values[split][metric] for values in measured]
-                for metric in measured[0][split]
-            }
+    for method in asked:
+        own = runs[method.trained.name]
+        measured = [
+            measure(run, method, benchmark, names, members=others, console=console)
+            for run, *others in ([own] if method.is_ensemble else [[run] for run in own])
+        ]
+        results[method.name] = {
+            split: {m: [values[split][m] for values in measured] for m in measured[0][split]}
             for split in names
         }
-    comparison = Comparison(seeds, results)
     write_json(out / "compare.json", {"seeds": list(seeds), "results": results})
-    return comparison
+    return Comparison(seeds, results, {method.name: method.title for method in asked})
 
 
-def _parts(name: str, num_seeds: int) -> tuple[Method, bool]:
-    """The trained method under a name, and whether it is an ensemble of its runs."""
-    check_installed(name)
-    base, posthoc = split_name(name)
-    is_ensemble = posthoc == "ensemble"
-    if is_ensemble and num_seeds < 2:
-        raise UserError(
-            f"{name} must have several runs to be made of; got {num_seeds}. Give --seeds 5."
-        )
-    return base or "msp", is_ensemble
-
-
-def _named(name: str, base: Method) -> tuple[Method, Any]:
-    return base, split_name(name)[1]
+def _check(methods: Sequence[Method], num_seeds: int) -> None:
+    """Refuses, before anything is trained, what cannot be done."""
+    if not methods:
+        raise UserError("methods must name at least one method; got none.")
+    for method in methods:
+        method.check_installed()
+        method.trained.check_installed()
+        if method.is_ensemble and num_seeds < 2:
+            raise UserError(
+                f"{method.name} must have several runs to be made of; got {num_seeds}. "
+                "Give --seeds 5."
+            )
 
 
 def _train(
     config: RunConfig,
     benchmark: Benchmark,
     out: Path,
-    base: Method,
+    method: Method,
     seed: int,
     console: Console | None,
 ) -> RunFolder:
     if console is not None:
-        console.print(f"[bold]{base}[/bold], seed {seed}", highlight=False)
-    settings = config.model_copy(update={"method": base, "seed": seed})
-    folder = out / f"{base}-{seed}"
-    return train_method(settings, benchmark, folder, resume=True, console=console)
-
-
-def _measure(
-    name: str,
-    runs: Sequence[RunFolder],
-    benchmark: Benchmark,
-    splits: Sequence[str],
-    console: Console | None,
-) -> dict[str, dict[str, float]]:
-    """What was measured of one method on one run, or on an ensemble kept with its first run."""
-    run, *others = runs
-    config = run.config()
-    checkpoint = config.train.select
-    method = result_name(*_named(name, config.method))
-
-    def missing() -> list[str]:
-        known = run.metrics().get(checkpoint, {}).get(method, {})
-        return [split for split in splits if split not in known]
-
-    # an ensemble of other runs than before is another one
-    if missing() or others:
-        predictor = get_method(
-            name,
-            run,
-            benchmark,
-            checkpoint,
-            members=others,
-            device=default_device(),
-            console=console,
-        )
-        evaluate(
-            run,
-            benchmark,
-            predictor,
-            method=method,
-            checkpoint=checkpoint,
-            # more than before, if the method had to be fitted again
-            splits=splits if others else missing(),
-            console=console,
-        )
-    return run.metrics()[checkpoint][method]
+        console.print(f"[bold]{method.name}[/bold], seed {seed}", highlight=False)
+    settings = config.of_method(method.place).model_copy(update={"seed": seed})
+    folder = out / f"{method.name}-{seed}"
+    return method.train(settings, benchmark, folder, resume=True, console=console)
 
 
 def rows(comparison: Comparison, split: str, metrics: Sequence[str]) -> Iterator[list[str]]:

@@ -14,9 +14,39 @@ from typing import Any
 
 import torch
 
+from kepsvgp.config.comparison import other_inputs
+from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, Predictor
+from kepsvgp.methods.base import Method
+from kepsvgp.methods.post_hoc import PostHoc, Trained
+from kepsvgp.runs.folder import RunFolder
+
+
+class DeepEnsemble(PostHoc):
+    """An ensemble of runs of one method."""
+
+    name, title = "ensemble", "Deep ensemble"
+    is_ensemble = True
+
+    def __init__(self, base: Method | None = None) -> None:
+        super().__init__(base)
+        if self.name != type(self).name:
+            self.title = f"{self.trained.title} ensemble"
+
+    def check_runs(self, runs: Sequence[RunFolder]) -> None:
+        """Refuses members that do not answer the same question, and one that is there twice."""
+        super().check_runs(runs)
+        _check_members(runs)
+
+    def fit(self, trained: Trained) -> "Ensemble":
+        """There is nothing to fit."""
+        return fit(trained.direct, [str(run.path) for run in trained.runs])
+
+    def load(self, folder: Path, trained: Trained) -> "Ensemble":
+        """The same members as then."""
+        return load(folder, trained.direct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +92,39 @@ def average(predictions: Sequence[Prediction]) -> Prediction:
         first.targets,
         first.index,
     )
+
+
+def _check_members(runs: Sequence[RunFolder]) -> None:
+    """Refuses members that do not answer the same question, and one that is there twice."""
+    first, *others = runs
+    method, record = first.config().method, first.record()
+    seen = {first.identity() or str(first.path.resolve()): first.path}
+    for run in others:
+        mine = run.config().method
+        if mine != method:
+            raise UserError(
+                f"members of an ensemble must be runs of one method; {run.path} is one of "
+                f"{mine!r} and {first.path} of {method!r}."
+            )
+        name = run.identity() or str(run.path.resolve())
+        if name in seen:
+            raise UserError(
+                f"members of an ensemble must be different runs; {run.path} is the same as "
+                f"{seen[name]}. Train another seed, or leave it out."
+            )
+        seen[name] = run.path
+        theirs = run.record()
+        same_inputs = all(theirs[key] == record[key] for key in ("task", "classes", "input"))
+        same_name = theirs["splits"].get("name") == record["splits"].get("name")
+        same_rows = is_same_split(record["splits"], theirs["splits"])
+        if not (same_inputs and same_name and same_rows):
+            raise UserError(
+                f"members of an ensemble must be trained on the same data, split alike; "
+                f"{run.path} was trained on other data than {first.path}. Leave it out."
+            )
+        other = other_inputs(first.config(), run.config())
+        if other:
+            raise UserError(
+                f"members of an ensemble must take the same inputs; {', '.join(other)} of "
+                f"{run.path} differ from those of {first.path}. Leave it out."
+            )

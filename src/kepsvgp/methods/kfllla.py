@@ -40,8 +40,33 @@ from kepsvgp.files import (
     write_json,
 )
 from kepsvgp.inference.prediction import Prediction
+from kepsvgp.methods.base import Library
 from kepsvgp.methods.pooled import gather_pooled, pooled
+from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
+
+
+class LastLayerLaplace(PostHoc):
+    """KFLLLA of a trained network."""
+
+    name, title = "kfllla", "KFLLLA"
+    library = Library("laplace", "laplace-torch", "laplace")
+
+    def fit(self, trained: Trained) -> "KFLLLA":
+        """Fits the curvature to the training set and the prior to the validation set."""
+        (direct,) = trained.direct
+        return fit(
+            checked(direct.model),
+            trained.train(),
+            trained.val(),
+            num_samples=direct.num_samples,
+            seed=trained.seed,
+            device=trained.device,
+        )
+
+    def load(self, folder: Path, trained: Trained) -> "KFLLLA":
+        """The posterior that was fitted."""
+        return load(folder, checked(trained.direct[0].model))
 
 
 class Curvature(NamedTuple):
@@ -124,16 +149,11 @@ def last_layer_curvature(
     head: nn.Module, features: Float[Tensor, "example dim"], labels: Int[Tensor, " example"]
 ) -> Curvature:
     """The Kronecker factors of the generalised Gauss-Newton matrix, by laplace-torch."""
-    try:
-        with warnings.catch_warnings():
-            # what its own dependencies use is not for our users to mend
-            warnings.simplefilter("ignore")
-            from laplace import Laplace
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"method 'kfllla' must have laplace-torch; {error.name} is not installed. "
-            "Run `pip install 'kepsvgp[laplace]'`."
-        ) from None
+    LastLayerLaplace().check_installed()
+    with warnings.catch_warnings():
+        # what its own dependencies use is not for our users to mend
+        warnings.simplefilter("ignore")
+        from laplace import Laplace
     # laplace-torch looks for the last of several layers
     posterior: Any = Laplace(
         nn.Sequential(nn.Identity(), head),

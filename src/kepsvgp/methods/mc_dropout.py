@@ -33,8 +33,24 @@ from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, call, evaluating
+from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops import noise
+
+
+class Dropout(PostHoc):
+    """Monte Carlo dropout of a trained network."""
+
+    name, title = "mc_dropout", "MC dropout"
+
+    def fit(self, trained: Trained) -> "MCDropout":
+        """There is nothing to fit; a model without dropout is refused."""
+        (direct,) = trained.direct
+        return fit(direct.model, num_samples=direct.num_samples)
+
+    def load(self, folder: Path, trained: Trained) -> "MCDropout":
+        """The same with the number of samples of then."""
+        return load(folder, trained.direct[0].model)
 
 
 @dataclass(frozen=True, slots=True)

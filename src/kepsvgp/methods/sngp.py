@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
-from kepsvgp.config.sections import RunConfig
+from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, batches
 from kepsvgp.data.progress import track
 from kepsvgp.inference.prediction import to_device
+from kepsvgp.methods.base import Method
 from kepsvgp.methods.pooled import pooled
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.models.sngp import RandomFeatureGP
+from kepsvgp.models.build import InputShape
+from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import (
     CHECKPOINTS,
@@ -34,27 +37,65 @@ from kepsvgp.runs.weights import (
 from kepsvgp.training.loop import is_main_process, train
 
 
-def fit(
-    config: RunConfig,
-    benchmark: Benchmark,
-    out: Path,
-    *,
-    resume: bool = False,
-    console: Console | None = None,
-) -> RunFolder:
-    """Trains the network, then fits the posterior of every checkpoint."""
-    run = train(config, benchmark, out, resume=resume, console=console, finish=False)
-    if is_main_process():
-        if not run.is_finished():
-            # what was measured before has no posterior in it
-            run.forget_results()
-        for checkpoint in CHECKPOINTS:
-            _finish(run, benchmark, checkpoint, console)
-        # what was selected is one of them
-        chosen = run.weights_file(config.train.select)
-        write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))
-        run.finish()
-    return run
+class SngpConfig(Section):
+    """SNGP's last layers.
+
+    Attributes:
+        num_features: Random features of the head.
+        lengthscale: Of its kernel, in units of the norm of the pooled features.
+        spectral_bound: Largest singular value of the linear maps of the last block.
+    """
+
+    num_features: Count = 512
+    lengthscale: PositiveFloat = 1.0
+    spectral_bound: PositiveFloat = 0.95
+
+
+class SNGP(Method):
+    """Softmax attention with bounded last layers under a head of random features."""
+
+    name, title = "sngp", "SNGP"
+    section = SngpConfig
+    ignores = ("kep_layers", "objective")
+
+    def head(self, config: ModelConfig, num_classes: int) -> nn.Module:
+        """Random features of a GP."""
+        sngp: SngpConfig = self.settings(config)
+        return RandomFeatureGP(
+            config.dim,
+            num_classes,
+            num_features=sngp.num_features,
+            lengthscale=sngp.lengthscale,
+        )
+
+    def network(self, config: ModelConfig, shape: InputShape, num_classes: int) -> Classifier:
+        """The plain network with this head, its last block bounded."""
+        model = super().network(config, shape, num_classes)
+        bound_spectra(model.blocks[-1], self.settings(config).spectral_bound)
+        return model
+
+    def train(
+        self,
+        config: RunConfig,
+        benchmark: Benchmark,
+        out: Path,
+        *,
+        resume: bool = False,
+        console: Console | None = None,
+    ) -> RunFolder:
+        """Trains the network, then fits the posterior of every checkpoint."""
+        run = train(config, benchmark, out, resume=resume, console=console, finish=False)
+        if is_main_process():
+            if not run.is_finished():
+                # what was measured before has no posterior in it
+                run.forget_results()
+            for checkpoint in CHECKPOINTS:
+                _finish(run, benchmark, checkpoint, console)
+            # what was selected is one of them
+            chosen = run.weights_file(config.train.select)
+            write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))
+            run.finish()
+        return run
 
 
 def fit_posterior(

@@ -9,20 +9,32 @@ References:
 """
 
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, PositiveFloat
 from rich.console import Console
 from torch import Tensor, nn
 
 from kepsvgp.config.comparison import differences, other_inputs
-from kepsvgp.config.sections import RunConfig, SvdklConfig, TrainConfig
+from kepsvgp.config.sections import (
+    Count,
+    Limit,
+    ModelConfig,
+    Optional,
+    RunConfig,
+    Section,
+    TrainConfig,
+)
 from kepsvgp.data import Benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
+from kepsvgp.methods.base import Library, Method
+from kepsvgp.methods.msp import MSP
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import make_record
-from kepsvgp.training.loop import derive_seed, train
+from kepsvgp.training.loop import SecondStep, derive_seed, train
 
 # what the weights of both steps must have in common
 _NETWORK = frozenset(
@@ -39,71 +51,119 @@ _NETWORK = frozenset(
 )
 
 
-def fit(
-    config: RunConfig,
-    benchmark: Benchmark,
-    out: Path,
-    *,
-    resume: bool = False,
-    console: Console | None = None,
-) -> RunFolder:
-    """Trains both steps, or the second alone where a softmax run is given.
+class SvdklConfig(Section):
+    """SV-DKL's head, and its second step.
 
-    The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
+    Attributes:
+        num_features: Learnt features, each with a GP of its own; at least one for each class.
+        grid_size: Grid points of each GP.
+        softmax_run: Run folder of the softmax model whose weights the second step starts from;
+            None trains one first, beside the run.
+        epochs: Epochs of the second step; None for as many as the first had.
+        lr_factor: Learning rate of the network in the second step, as a share of the first's; the
+            head, which is new, has the whole.
     """
-    RunFolder(out).check_place(config, make_record(benchmark), resume=resume)
-    first = _softmax_run(config, benchmark, out, console)
-    return train(
-        config,
-        benchmark,
-        out,
-        resume=resume,
-        console=console,
-        initial=starting_weights(config, first.model()),
-        schedule=second_step(config),
-        network_lr=config.model.svdkl.lr_factor,
-    )
+
+    num_features: Count = 16
+    grid_size: int = Field(default=64, ge=8, lt=2**31)
+    softmax_run: Annotated[Path | None, Optional] = None
+    epochs: Limit = None
+    lr_factor: PositiveFloat = 0.1
 
 
-def starting_weights(config: RunConfig, softmax: Classifier) -> dict[str, Tensor]:
-    """The network of the first step, and GPs whose mean is the logits of its head."""
-    # needs an extra, which other methods do without
-    from kepsvgp.models.svdkl import AdditiveGridGP
+class SVDKL(Method):
+    """Softmax attention under additive GPs on a grid."""
 
-    assert isinstance(softmax.head, nn.Linear)
-    num_classes, dim = softmax.head.weight.shape
-    step = config.model.svdkl
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.seed, "svdkl"))
-        head = AdditiveGridGP(
-            dim,
+    name, title = "svdkl", "SV-DKL"
+    section = SvdklConfig
+    library = Library("gpytorch", "GPyTorch", "gp")
+    ignores = ("kep_layers", "objective")
+    # the second step is taken to be as fast as the first
+    timed_as = "msp"
+
+    def head(self, config: ModelConfig, num_classes: int) -> nn.Module:
+        """Additive GPs on a grid."""
+        # needs an extra, which other methods do without
+        from kepsvgp.models.svdkl import AdditiveGridGP
+
+        svdkl: SvdklConfig = self.settings(config)
+        return AdditiveGridGP(
+            config.dim,
             num_classes,
-            num_features=max(step.num_features, num_classes),
-            grid_size=step.grid_size,
+            num_features=max(svdkl.num_features, num_classes),
+            grid_size=svdkl.grid_size,
         )
-    head.start_from(softmax.head)
-    network = {n: t for n, t in softmax.state_dict().items() if not n.startswith("head.")}
-    return network | {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
 
+    def epochs(self, config: RunConfig) -> int:
+        """Those of the second step, which may have a length of its own."""
+        return self.settings(config.model).epochs or config.train.epochs
 
-def second_step(config: RunConfig) -> TrainConfig:
-    """The schedule of the second step, which may have a length of its own."""
-    settings = config.train
-    epochs = config.model.svdkl.epochs or settings.epochs
-    warmup = min(settings.warmup_epochs, epochs / 2)
-    return settings.model_copy(update={"epochs": epochs, "warmup_epochs": warmup})
-
-
-def _softmax_run(
-    config: RunConfig, benchmark: Benchmark, out: Path, console: Console | None
-) -> RunFolder:
-    given = config.model.svdkl.softmax_run
-    if given is None:
+    def first_step(self, config: RunConfig) -> RunConfig | None:
+        """The softmax run, unless one is given."""
+        if self.settings(config.model).softmax_run is not None:
+            return None
         # what concerns the second step alone is no part of the first
         model = config.model.model_copy(update={"svdkl": SvdklConfig()})
-        first = config.model_copy(update={"method": "msp", "model": model})
-        return train(first, benchmark, Path(f"{out}-softmax"), resume=True, console=console)
-    run = RunFolder(given)
+        return config.model_copy(update={"model": model}).of_method("msp")
+
+    def after(self, config: RunConfig, first: Path) -> RunConfig:
+        """The second step from a softmax run."""
+        svdkl = self.settings(config.model).model_copy(update={"softmax_run": first})
+        return config.model_copy(
+            update={"model": config.model.model_copy(update={"svdkl": svdkl})}
+        )
+
+    def train(
+        self,
+        config: RunConfig,
+        benchmark: Benchmark,
+        out: Path,
+        *,
+        resume: bool = False,
+        console: Console | None = None,
+    ) -> RunFolder:
+        """Trains both steps, or the second alone where a softmax run is given.
+
+        The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
+        """
+        self.check_installed()
+        RunFolder(out).check_place(config, make_record(benchmark), resume=resume)
+        first = self._softmax_run(config, benchmark, Path(f"{out}-softmax"), console)
+        second = SecondStep(
+            self.schedule(config),
+            self.starting_weights(config, first.model()),
+            self.settings(config.model).lr_factor,
+        )
+        return train(config, benchmark, out, resume=resume, console=console, second=second)
+
+    def schedule(self, config: RunConfig) -> TrainConfig:
+        """Settings of the loop in the second step."""
+        epochs = self.epochs(config)
+        warmup = min(config.train.warmup_epochs, epochs / 2)
+        return config.train.model_copy(update={"epochs": epochs, "warmup_epochs": warmup})
+
+    def starting_weights(self, config: RunConfig, softmax: Classifier) -> dict[str, Tensor]:
+        """The network of the first step, and GPs whose mean is the logits of its head."""
+        assert isinstance(softmax.head, nn.Linear)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(config.seed, "svdkl"))
+            head: Any = self.head(config.model, softmax.head.out_features)
+        head.start_from(softmax.head)
+        network = {n: t for n, t in softmax.state_dict().items() if not n.startswith("head.")}
+        return network | {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+
+    def _softmax_run(
+        self, config: RunConfig, benchmark: Benchmark, out: Path, console: Console | None
+    ) -> RunFolder:
+        first = self.first_step(config)
+        if first is not None:
+            return MSP().train(first, benchmark, out, resume=True, console=console)
+        return _checked(RunFolder(self.settings(config.model).softmax_run), config, benchmark)
+
+
+def _checked(run: RunFolder, config: RunConfig, benchmark: Benchmark) -> RunFolder:
+    """A softmax run that is given, if it can be the first step."""
+    given = run.path
     if run.config().method != "msp":
         raise UserError(
             f"model.svdkl.softmax_run must be a run of method 'msp'; {given} is one of "

@@ -24,6 +24,21 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, Predictor, entropy, predict_batches
+from kepsvgp.methods.post_hoc import PostHoc, Trained
+
+
+class Temperature(PostHoc):
+    """Temperature scaling of a trained method."""
+
+    name, title = "temperature", "Temperature scaling"
+
+    def fit(self, trained: Trained) -> "TemperatureScaling":
+        """Fits the temperature to the validation set."""
+        return fit(trained.direct[0], trained.val(), seed=trained.seed, device=trained.device)
+
+    def load(self, folder: Path, trained: Trained) -> "TemperatureScaling":
+        """The temperature that was fitted."""
+        return load(folder, trained.direct[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,12 @@
-"""Models from their configuration: the only place that branches on names."""
+"""The paper's Transformers from their configuration."""
 
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.attention.primal import PrimalAttention
-from kepsvgp.attention.sgpa import SGPAttention
-from kepsvgp.attention.softmax import SoftmaxAttention
-from kepsvgp.config.sections import AttentionKind, HeadKind, KepConfig, ModelConfig
-from kepsvgp.errors import UserError
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra
 from kepsvgp.models.text import TextTransformer
 from kepsvgp.models.vit import VisionTransformer, num_patches
 
@@ -36,35 +31,23 @@ InputShape = ImageShape | TextShape
 
 
 def build_model(
-    config: ModelConfig,
-    shape: InputShape,
-    num_classes: int,
-    *,
-    attention: AttentionKind = "kep",
-    head: HeadKind = "linear",
+    config: ModelConfig, shape: InputShape, num_classes: int, method: Any = "kep"
 ) -> Classifier:
-    """A Transformer for inputs of this shape.
+    """The network of a method, by its name or class, for inputs of this shape."""
+    return find_method(method).network(config, shape, num_classes)
 
-    Its last blocks, as many as `config` says, have the named attention, the others softmax.
-    """
-    num_tokens = None
+
+def sequence_length(config: ModelConfig, shape: InputShape) -> int | None:
+    """The number of tokens that all inputs share; None for texts, whose lengths differ."""
     if isinstance(shape, ImageShape):
-        num_tokens = num_patches((shape.height, shape.width), config.patch_size)
-    num_softmax = config.depth - config.num_replaced(attention)
-    attentions = [
-        _attention("softmax" if layer < num_softmax else attention, config, num_tokens)
-        for layer in range(config.depth)
-    ]
-    last = _head(head, config, num_classes)
-    model = _transformer(config, shape, attentions, last)
-    if head == "sngp":
-        bound_spectra(model.blocks[-1], config.sngp.spectral_bound)
-    return model
+        return num_patches((shape.height, shape.width), config.patch_size)
+    return None
 
 
-def _transformer(
+def transformer(
     config: ModelConfig, shape: InputShape, attentions: list[nn.Module], last: nn.Module
 ) -> VisionTransformer | TextTransformer:
+    """The paper's Transformer with these attention layers, one a block, and this head."""
     if isinstance(shape, ImageShape):
         return VisionTransformer(
             attentions,
@@ -91,120 +74,36 @@ def _transformer(
     )
 
 
-def _attention(kind: AttentionKind, config: ModelConfig, num_tokens: int | None) -> nn.Module:
-    """One attention layer; `num_tokens` is the length of all sequences, if they share one."""
-    kep = config.kep
-    match kind:
-        case "softmax":
-            return SoftmaxAttention(
-                config.dim,
-                config.num_heads,
-                attention_dropout=config.attention_dropout,
-                dropout=config.dropout,
-            )
-        case "kep":
-            by_task = "add" if num_tokens is None else "concat"
-            return KEPAttention(
-                config.dim,
-                config.num_heads,
-                rank=kep.rank,
-                merge=by_task if kep.merge == "auto" else kep.merge,
-                num_tokens=num_tokens,
-                num_landmarks=kep.num_landmarks,
-                projection=kep.projection,
-                noise=kep.noise,
-                branches=kep.branches,
-                qk_bias=kep.qk_bias,
-                dropout=config.dropout,
-                ksvd_loss=kep.ksvd_loss,
-                posterior_scale=kep.posterior_scale,
-            )
-        case "primal":
-            return PrimalAttention(
-                config.dim,
-                config.num_heads,
-                rank=kep.rank,
-                num_landmarks=kep.num_landmarks,
-                projection=kep.projection,
-                qk_bias=kep.qk_bias,
-                dropout=config.dropout,
-            )
-        case "sgpa":
-            by_task = "exponential" if num_tokens is None else "ard"
-            return SGPAttention(
-                config.dim,
-                config.num_heads,
-                num_inducing=config.sgpa.num_inducing,
-                kernel=by_task if config.sgpa.kernel == "auto" else config.sgpa.kernel,
-                dropout=config.dropout,
-            )
-        case _:
-            kinds = ", ".join(get_args(AttentionKind))
-            raise UserError(f"attention must be one of {kinds}; got {kind!r}.")
-
-
-def _head(kind: HeadKind, config: ModelConfig, num_classes: int) -> nn.Module:
-    """What maps pooled features to logits."""
-    match kind:
-        case "linear":
-            return nn.Linear(config.dim, num_classes)
-        case "sngp":
-            return RandomFeatureGP(
-                config.dim,
-                num_classes,
-                num_features=config.sngp.num_features,
-                lengthscale=config.sngp.lengthscale,
-            )
-        case "svdkl":
-            # needs an extra, which other methods do without
-            from kepsvgp.models.svdkl import AdditiveGridGP
-
-            return AdditiveGridGP(
-                config.dim,
-                num_classes,
-                num_features=max(config.svdkl.num_features, num_classes),
-                grid_size=config.svdkl.grid_size,
-            )
-        case _:
-            kinds = ", ".join(get_args(HeadKind))
-            raise UserError(f"head must be one of {kinds}; got {kind!r}.")
-
-
 def vit_cifar(
     num_classes: int,
-    attention: AttentionKind = "kep",
+    method: Any = "kep",
     *,
     depth: int = 7,
     kep_layers: int | None = 1,
     dropout: float = 0.1,
-    kep: KepConfig | None = None,
+    **sections: Any,
 ) -> Classifier:
     """The paper's ViT for 32×32 images: width 384, 12 heads, 4×4 patches.
 
     Table 4 compares with 5 layers (CIFAR-10) and 6 layers (CIFAR-100). `kep_layers=None` puts
-    the attention into all layers. KEP layers have landmarks, as in the authors' program, unless
-    `kep` says otherwise.
+    the attention into all layers. `sections` are settings of methods: `kep={"rank": 5}`.
     """
-    config = ModelConfig(
-        depth=depth,
-        kep_layers="all" if kep_layers is None else kep_layers,
-        dropout=dropout,
-        kep=kep or KepConfig(projection="landmark"),
-    )
-    return build_model(config, ImageShape(3, 32, 32), num_classes, attention=attention)
+    layers = "all" if kep_layers is None else kep_layers
+    config = ModelConfig(depth=depth, kep_layers=layers, dropout=dropout, **sections)
+    return build_model(config, ImageShape(3, 32, 32), num_classes, method)
 
 
 def transformer_imdb(
     vocab_size: int,
-    attention: AttentionKind = "kep",
+    method: Any = "kep",
     *,
     num_classes: int = 2,
     dropout: float = 0.1,
-    kep: KepConfig | None = None,
+    **sections: Any,
 ) -> Classifier:
     """The paper's Transformer for IMDB: one layer of width 128 with 8 heads.
 
-    Projection as in `vit_cifar`; embeddings begin as in the authors' program, too.
+    Embeddings begin as in the authors' program; `sections` as in `vit_cifar`.
     """
     config = ModelConfig(
         depth=1,
@@ -214,26 +113,26 @@ def transformer_imdb(
         embedding_dim=128,
         embedding_scale=1.0,
         dropout=dropout,
-        kep=kep or KepConfig(projection="landmark"),
+        **sections,
     )
-    return build_model(config, TextShape(vocab_size), num_classes, attention=attention)
+    return build_model(config, TextShape(vocab_size), num_classes, method)
 
 
 def transformer_cola(
     vocab_size: int,
-    attention: AttentionKind = "kep",
+    method: Any = "kep",
     *,
     feature_layers: int,
     feature_dim: int,
     num_classes: int = 2,
     kep_layers: int | None = 1,
     dropout: float = 0.1,
-    kep: KepConfig | None = None,
+    **sections: Any,
 ) -> Classifier:
-    """The paper's Transformer for CoLA: two layers of width 256 with 4 heads.
+    """The paper's Transformer for CoLA: two layers of width 256 with 4 heads, KEP's rank 5.
 
-    Token embeddings of width 128 stand beside a learnt mix of a frozen encoder's layers.
-    Projection as in `vit_cifar`, embeddings as in `transformer_imdb`.
+    Token embeddings of width 128 stand beside a learnt mix of a frozen encoder's layers;
+    embeddings and `sections` as in `transformer_imdb`.
     """
     config = ModelConfig(
         depth=2,
@@ -244,7 +143,7 @@ def transformer_cola(
         embedding_scale=1.0,
         dropout=dropout,
         kep_layers="all" if kep_layers is None else kep_layers,
-        kep=kep or KepConfig(rank=5, projection="landmark", num_landmarks=10),
+        **{"kep": {"rank": 5}, **sections},
     )
     shape = TextShape(vocab_size, feature_layers, feature_dim)
-    return build_model(config, shape, num_classes, attention=attention)
+    return build_model(config, shape, num_classes, method)

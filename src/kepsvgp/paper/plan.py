@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.file import load_config
-from kepsvgp.config.sections import PARTS, ModelConfig, ObjectiveConfig, RunConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.paper.declarations import (
     DATASETS,
@@ -109,7 +110,7 @@ class Study(BaseModel):
                 f"got {self.dataset}."
             )
         # the run is made in another folder than this one
-        return with_absolute_paths(normalised(config))
+        return with_absolute_paths(find_method(config.method).normalised(config))
 
     def checkpoint_of(self, config: RunConfig) -> str:
         """The name of the checkpoint that is measured."""
@@ -155,33 +156,6 @@ def check_fits(exhibit: Table | Figure, dataset: str) -> None:
             )
 
 
-def normalised(config: RunConfig) -> RunConfig:
-    """The same run with everything that cannot matter to its method at its default.
-
-    `auto` becomes what it means, so that a run asked for by either name is one run.
-    """
-    model, plain = config.model, ModelConfig()
-    attention = PARTS[config.method].attention
-    changes: dict[str, object] = {}
-    for section, users in (
-        ("kep", ("kep", "primal")),
-        ("sgpa", ("sgpa",)),
-        ("sngp", ("sngp",)),
-        ("svdkl", ("svdkl",)),
-    ):
-        if config.method not in users:
-            changes[section] = getattr(plain, section)
-    if attention not in ("kep", "primal"):
-        changes["kep_layers"] = plain.kep_layers
-    if config.method == "kep" and model.kep.merge == "auto":
-        merge = "add" if config.data.name in ("imdb", "cola", "csv") else "concat"
-        changes["kep"] = model.kep.model_copy(update={"merge": merge})
-    objective = config.objective if attention in ("kep", "primal") else ObjectiveConfig()
-    return config.model_copy(
-        update={"model": model.model_copy(update=changes), "objective": objective}
-    )
-
-
 def run_name(config: RunConfig) -> str:
     """Folder of a run: what a person wants to see first, then the hash of all the rest."""
     values = json.dumps(config.identity(), sort_keys=True)
@@ -214,11 +188,13 @@ def row_tasks(exhibit: Table | Figure, row: Row, study: Study, seed: int) -> lis
     """The run of one row and seed, after the run that it starts from, if there is one."""
     extra = settings_of(exhibit, study)
     config, before = study.config(row, seed, extra), []
-    if config.method == "svdkl":
-        softmax = study.config(Row("msp", "MSP", "msp"), seed, extra)
-        before = [Task(name=run_name(softmax), config=softmax)]
+    method = find_method(config.method)
+    first = method.first_step(config)
+    if first is not None:
+        first = find_method(first.method).normalised(first)
+        before = [Task(name=run_name(first), config=first)]
         # named below the output root, in which every task runs
-        config = _with_softmax_run(config, Path(before[0].name))
+        config = method.after(config, Path(before[0].name))
     asks = tuple(
         Ask(row.method, study.checkpoint_of(config), splits) for splits in splits_of(exhibit)
     )
@@ -265,9 +241,3 @@ def merged(tasks: Iterable[Task]) -> list[Task]:
             }
         )
     return list(by_name.values())
-
-
-def _with_softmax_run(config: RunConfig, path: Path) -> RunConfig:
-    svdkl = config.model.svdkl.model_copy(update={"softmax_run": path})
-    model = config.model.model_copy(update={"svdkl": svdkl})
-    return config.model_copy(update={"model": model})

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kepsvgp.config.comparison import with_absolute_paths
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.data.sets import ood
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
-from kepsvgp.methods.svdkl import second_step
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.plan import Ask, Task
 from kepsvgp.paper.published import published
@@ -87,8 +87,8 @@ def is_answered(run: RunFolder, ask: Ask, record: Record) -> bool:
 
 
 def total_epochs(config: RunConfig) -> int:
-    """Epochs of a run's own training; SV-DKL's is its second step."""
-    return second_step(config).epochs if config.method == "svdkl" else config.train.epochs
+    """Epochs of a run's own training."""
+    return find_method(config.method).epochs(config)
 
 
 class Left(NamedTuple):
@@ -211,7 +211,7 @@ def paper_hours(tasks: Sequence[Task]) -> float | None:
     times, seconds = published("table4"), 0.0
     for task in tasks:
         config = task.config
-        row = {"svdkl": "msp"}.get(config.method, config.method)
+        row = find_method(config.method).timed_as or config.method
         timed = times.get(config.data.name, {}).get(row)
         if timed is None:
             return None

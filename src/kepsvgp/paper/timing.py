@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.optim import Adam
 
-from kepsvgp.config.sections import PARTS, RunConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import call, to_device
-from kepsvgp.models import build_model
-from kepsvgp.runs.evaluation import default_device
+from kepsvgp.runs.device import find_device
 from kepsvgp.runs.record import input_shape
 from kepsvgp.training.objective import loss
 
@@ -76,7 +76,7 @@ def measure(timing: Timing, out: Path) -> dict[str, Times]:
     content = {
         "times": {row: value._asdict() for row, value in times.items()},
         "threads": torch.get_num_threads(),
-        "device": str(default_device()),
+        "device": str(find_device()),
     }
     write_json(out / "timings" / f"{timing.name}.json", content)
     return times
@@ -86,7 +86,7 @@ def side_by_side(
     configs: Mapping[str, RunConfig], benchmark: Benchmark, *, rounds: int = ROUNDS
 ) -> dict[str, Times]:
     """Times of every row, round by round."""
-    device = default_device()
+    device = find_device()
     first = next(iter(configs.values()))
     size = min(first.train.batch_size, len(benchmark.train))
     loader = batches(
@@ -119,14 +119,9 @@ class _Stepper:
     """A new model that can take training steps."""
 
     def __init__(self, config: RunConfig, benchmark: Benchmark, device: torch.device) -> None:
-        parts = PARTS[config.method]
-        self.model: nn.Module = build_model(
-            config.model,
-            input_shape(benchmark),
-            len(benchmark.classes),
-            attention=parts.attention,
-            head=parts.head,
-        ).to(device)
+        method, num_classes = find_method(config.method), len(benchmark.classes)
+        network: nn.Module = method.network(config.model, input_shape(benchmark), num_classes)
+        self.model, self.kl_weight = network.to(device), method.kl_weight(config)
         self.model.train()
         self.optimizer = Adam(self.model.parameters(), lr=1e-5, fused=True)
         self.config, self.num_train, self.device = config, len(benchmark.train), device
@@ -140,7 +135,7 @@ class _Stepper:
             self.model,
             num_train=self.num_train,
             ksvd_weight=self.config.objective.ksvd_weight,
-            kl_weight=self.config.kl_weight,
+            kl_weight=self.kl_weight,
         )
         middle = self._now()
         terms.total.backward()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kepsvgp.config.plugins import find_method
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
-from kepsvgp.methods.registry import get_method, train_method
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.paper.plan import Ask, Task
@@ -22,7 +22,7 @@ from kepsvgp.paper.records import (
     read_record,
     write_record,
 )
-from kepsvgp.runs.evaluation import default_device, evaluate
+from kepsvgp.runs.evaluation import measure
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import as_checkpoint
 
@@ -37,7 +37,8 @@ def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, 
     benchmark = load_benchmark(task.config.data)
     if not run.is_finished():
         start = time.perf_counter()
-        train_method(task.config, benchmark, run.path, resume=True, console=console)
+        method = find_method(task.config.method)
+        method.train(task.config, benchmark, run.path, resume=True, console=console)
         _remember(run, "train", start)
     steps: dict[str, Callable[[], list[str]]] = {
         ask_key(ask): partial(answer, run, benchmark, ask, console)
@@ -68,31 +69,8 @@ def _told(error: Exception) -> str:
 def answer(run: RunFolder, benchmark: Benchmark, ask: Ask, console: Console | None) -> list[str]:
     """Predicts and measures the sets of one ask that have no metrics yet; gives all its sets."""
     names = selected(benchmark, ask.splits)
-
-    def missing() -> list[str]:
-        measured = run.metrics().get(ask.checkpoint, {}).get(ask.method, {})
-        return [
-            name
-            for name in names
-            if name not in measured
-            or not run.predictions_file(ask.checkpoint, ask.method, name).exists()
-        ]
-
-    if missing():
-        checkpoint = as_checkpoint(ask.checkpoint)
-        predictor = get_method(
-            ask.method, run, benchmark, checkpoint, device=default_device(), console=console
-        )
-        evaluate(
-            run,
-            benchmark,
-            predictor,
-            method=ask.method,
-            checkpoint=checkpoint,
-            # more than before, if the method had to be fitted again
-            splits=missing(),
-            console=console,
-        )
+    method, checkpoint = find_method(ask.method), as_checkpoint(ask.checkpoint)
+    measure(run, method, benchmark, names, checkpoint=checkpoint, console=console)
     return names
 
 

@@ -3,18 +3,19 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from rich.console import Console
 from torch import nn
 
-from kepsvgp.config.sections import PredictionConfig
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batches, Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
 from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
+from kepsvgp.runs.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
 
@@ -22,11 +23,70 @@ from kepsvgp.runs.weights import Checkpoint
 SplitMetrics = dict[str, dict[str, float]]
 
 
-class Split(NamedTuple):
-    """A set of examples under the name that its results have."""
+class Asked(Protocol):
+    """What a run is asked through: a method, under the name that its results have."""
 
     name: str
-    examples: Examples
+
+    def predictor(
+        self,
+        run: RunFolder,
+        benchmark: Benchmark,
+        checkpoint: Checkpoint,
+        *,
+        members: Sequence[RunFolder] = (),
+        device: torch.device | None = None,
+        console: Console | None = None,
+    ) -> Predictor:
+        """What answers for a checkpoint of a run; see `kepsvgp.methods.base.Method`."""
+        ...
+
+
+def measure(
+    run: RunFolder,
+    method: Asked,
+    benchmark: Benchmark,
+    splits: Sequence[str] = ("val", "test"),
+    *,
+    checkpoint: Checkpoint | None = None,
+    members: Sequence[RunFolder] = (),
+    again: bool = False,
+    console: Console | None = None,
+) -> SplitMetrics:
+    """The metrics of a trained run, asked through a method; nothing is fitted or predicted twice.
+
+    Args:
+        run: Where results are, and go.
+        method: The method of the run, or one that is fitted to it.
+        benchmark: The data of the run.
+        splits: As for `evaluate`.
+        checkpoint: Which weights; None for those that the run selected.
+        members: The other runs of an ensemble, which is kept with the first.
+        again: Predict what was predicted before, too.
+        console: Where progress is shown; None for nowhere.
+    """
+    config, names = run.config(), split_names(benchmark, splits)
+    weights = checkpoint or config.train.select
+
+    def missing() -> list[str]:
+        known = run.metrics().get(weights, {}).get(method.name, {})
+        files = {name: run.predictions_file(weights, method.name, name) for name in names}
+        return [name for name in names if name not in known or not files[name].exists()]
+
+    # an ensemble may be of other members than before
+    if again or members or missing():
+        device = find_device(config.train.device, is_binding=False)
+        predictor = method.predictor(
+            run, benchmark, weights, members=members, device=device, console=console
+        )
+        # more than before, if the method had to be fitted again
+        left = names if again else missing()
+        evaluate(
+            run, benchmark, predictor, method=method.name, checkpoint=weights, splits=left,
+            console=console,
+        )  # fmt: skip
+    known = run.metrics()[weights][method.name]
+    return {name: known[name] for name in names}
 
 
 def evaluate(
@@ -65,7 +125,7 @@ def evaluate(
     measured: SplitMetrics = {}
     for name in names:
         prediction, seconds = _predict(
-            predictor, examples_of(benchmark, name), config.prediction, config.seed, name, console
+            predictor, examples_of(benchmark, name), config, name, console
         )
         prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
         assert prediction.targets is not None
@@ -117,13 +177,6 @@ def examples_of(benchmark: Benchmark, split: str) -> Examples:
     raise UserError(f"a split must be train, val, test, shift/… or ood/…; got {split!r}.")
 
 
-def default_device() -> torch.device:
-    """An accelerator where there is one."""
-    # a build for GPUs names one even where there is none
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found if found is not None else torch.device("cpu")
-
-
 class _Timed(NamedTuple):
     prediction: Prediction
     seconds: float
@@ -132,23 +185,22 @@ class _Timed(NamedTuple):
 def _predict(
     predictor: nn.Module | Predictor,
     examples: Examples,
-    config: PredictionConfig,
-    seed: int,
+    config: RunConfig,
     name: str,
     console: Console | None,
 ) -> _Timed:
     """The prediction for a set, and the time it took without that of loading."""
-    device = default_device()
+    device = find_device(config.train.device, is_binding=False)
     if isinstance(predictor, nn.Module):
         predictor.to(device)
-    loader = batches(examples, config.batch_size, bucket=True)
+    loader = batches(examples, config.prediction.batch_size, bucket=True)
     start = time.perf_counter()
     prediction = predict_batches(
         predictor,
         _shown(loader, name, console),
-        num_samples=config.num_samples,
-        average=config.average,
-        seed=seed,
+        num_samples=config.prediction.num_samples,
+        average=config.prediction.average,
+        seed=config.seed,
         device=device,
     )
     return _Timed(prediction, time.perf_counter() - start - loader.waited)

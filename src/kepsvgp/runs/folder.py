@@ -25,7 +25,8 @@ from pydantic import ValidationError
 
 from kepsvgp.config.comparison import differences, with_absolute_paths
 from kepsvgp.config.file import CONFIG_SUM, check_config, dump_config, load_config
-from kepsvgp.config.sections import PARTS, RunConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
@@ -43,7 +44,7 @@ from kepsvgp.files import (
     write_json_lines,
 )
 from kepsvgp.inference.prediction import Prediction
-from kepsvgp.models import Classifier, build_model
+from kepsvgp.models import Classifier
 from kepsvgp.runs.inspection import Inspection
 from kepsvgp.runs.record import library_versions, shape_from_record
 from kepsvgp.runs.weights import Checkpoint, load_weights
@@ -192,14 +193,9 @@ class RunFolder:
     def model(self, checkpoint: Checkpoint | None = None) -> Classifier:
         """The trained model in evaluation mode, from the folder alone."""
         config, record = self.config(), self.record()
-        parts = PARTS[config.method]
         with torch.random.fork_rng(devices=[]):
-            model = build_model(
-                config.model,
-                shape_from_record(record["input"]),
-                len(record["classes"]),
-                attention=parts.attention,
-                head=parts.head,
+            model: Classifier = find_method(config.method).network(
+                config.model, shape_from_record(record["input"]), len(record["classes"])
             )
         load_weights(model, self.weights_file(checkpoint), run=self.identity())
         return model.eval()

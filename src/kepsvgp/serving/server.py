@@ -26,7 +26,7 @@ from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
-from kepsvgp.runs.evaluation import default_device
+from kepsvgp.runs.device import find_device
 from kepsvgp.runs.folder import RunFolder
 
 Task = Literal["text", "image"]
@@ -120,7 +120,7 @@ def _run_inputs(
 def _predict_examples(
     model: nn.Module, examples: Examples, settings: PredictionConfig, seed: int
 ) -> Prediction:
-    device = default_device()
+    device = find_device()
     return predict_batches(
         model.to(device),
         batches(examples, settings.batch_size, bucket=True),
@@ -143,7 +143,7 @@ def _from_pretrained(path: Path, num_samples: int, seed: int) -> Server:
             f"{type(model).__name__} is not known here. Use load_pretrained and predict."
         )
 
-    device = default_device()
+    device = find_device()
     model.to(device)
 
     def answer(items: Sequence[Any]) -> Prediction:

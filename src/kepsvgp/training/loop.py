@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,38 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from kepsvgp.config.sections import PARTS, RunConfig, TrainConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
 from kepsvgp.data.progress import TrainingDisplay
 from kepsvgp.errors import UserError
 from kepsvgp.files import RUN
 from kepsvgp.inference.prediction import call, predict_batches
 from kepsvgp.metrics import accuracy, mcc, nll
-from kepsvgp.models import build_model
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops.denormals import flushed_denormals
+from kepsvgp.runs.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import input_shape, make_record
 from kepsvgp.runs.weights import Checkpoint, write_weights
 from kepsvgp.training.objective import LossTerms, loss
 from kepsvgp.training.state import Position, load_position, load_tensors, save_state
 from kepsvgp.training.tensorboard import Board, check_board, open_board
+
+
+@dataclass(frozen=True)
+class SecondStep:
+    """A training that goes on from another.
+
+    Attributes:
+        schedule: Settings of the loop in the place of `config.train`.
+        initial: Weights to start from, for some of the model; the others are those of the seed.
+        network_lr: Share of the learning rate that all but the head has.
+    """
+
+    schedule: TrainConfig
+    initial: Mapping[str, Tensor] = field(default_factory=dict)
+    network_lr: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,7 @@ class _Session:
     optimizer: AcceleratedOptimizer
     batch_size: int
     steps_per_epoch: int
+    kl_weight: float
     board: Board
     display: TrainingDisplay
 
@@ -75,12 +92,10 @@ def train(
     *,
     resume: bool = False,
     console: Console | None = None,
-    initial: Mapping[str, Tensor] | None = None,
-    schedule: TrainConfig | None = None,
-    network_lr: float = 1.0,
+    second: SecondStep | None = None,
     finish: bool = True,
 ) -> RunFolder:
-    """Trains a model into a run folder.
+    """Trains the network of `config.method` into a run folder.
 
     Nothing is written before the configuration, the data and the model are known to fit.
 
@@ -90,32 +105,26 @@ def train(
         out: The run folder; it must be new, unless the run in it is resumed.
         resume: Continue the run in `out` from its last saved state, if it has one.
         console: Where progress is shown; None for nowhere.
-        initial: Weights to start from, for some of the model; the others are those of the seed.
-        schedule: Settings of the loop in the place of `config.train`, for a second step whose
-            configuration is that of the whole.
-        network_lr: Share of the learning rate that all but the head has.
+        second: What is different in a second step, whose configuration is that of the whole.
         finish: Whether the last epoch is the end of the training; else the caller says when it is.
     """
     run = RunFolder(out)
-    whole, config = config, config.model_copy(update={"train": schedule or config.train})
+    method = find_method(config.method)
+    whole, second = config, second or SecondStep(config.train)
+    config = config.model_copy(update={"train": second.schedule})
     with torch.random.fork_rng(devices=[]), flushed_denormals(), ExitStack() as stack:
         check_board(enabled=config.train.tensorboard)
         accelerator = make_accelerator(config.train)
         batch_size = global_batch_size(
             config.train, len(benchmark.train), accelerator.num_processes
         )
+        if console is not None and accelerator.is_main_process:
+            _tell_shorter_warmup(config.train, console)
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        parts = PARTS[config.method]
-        plain = build_model(
-            config.model,
-            input_shape(benchmark),
-            len(benchmark.classes),
-            attention=parts.attention,
-            head=parts.head,
-        )
-        plain.load_state_dict(initial or {}, strict=False)
+        plain = method.network(config.model, input_shape(benchmark), len(benchmark.classes))
+        plain.load_state_dict(second.initial, strict=False)
         adam = Adam(
-            _parameter_groups(plain, network_lr),
+            _parameter_groups(plain, second.network_lr),
             lr=config.train.lr,
             weight_decay=config.train.weight_decay,
             fused=True,
@@ -154,7 +163,7 @@ def train(
         )
         session = _Session(
             config, benchmark, run, accelerator, model, plain, optimizer, batch_size,
-            steps_per_epoch, stack.enter_context(board), stack.enter_context(display),
+            steps_per_epoch, method.kl_weight(config), stack.enter_context(board), stack.enter_context(display),
         )  # fmt: skip
         while not position.done:
             _train_epoch(session, position)
@@ -167,6 +176,15 @@ def _ended(run: RunFolder, accelerator: Accelerator, *, finish: bool) -> RunFold
         run.finish()
     accelerator.wait_for_everyone()
     return run
+
+
+def _tell_shorter_warmup(config: TrainConfig, console: Console) -> None:
+    if config.warmup < config.warmup_epochs:
+        console.print(
+            f"the warm-up is shortened from {config.warmup_epochs:g} to {config.warmup:g} of "
+            f"{config.epochs} epochs",
+            highlight=False,
+        )
 
 
 def _parameter_groups(model: Classifier, network_lr: float) -> list[dict[str, Any]]:
@@ -237,7 +255,7 @@ def _backward(session: _Session, batch: Batch) -> dict[str, float]:
                 session.model,
                 num_train=len(session.benchmark.train),
                 ksvd_weight=config.objective.ksvd_weight,
-                kl_weight=config.kl_weight,
+                kl_weight=session.kl_weight,
             )
             session.accelerator.backward(losses.total / parts)
         for name, value in losses._asdict().items():
@@ -316,7 +334,7 @@ def validate(
 
 def learning_rate(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
     """Linear growth over the warm-up, then a cosine to `min_lr`, reached in the last step."""
-    warmup = round(config.warmup_epochs * steps_per_epoch)
+    warmup = round(config.warmup * steps_per_epoch)
     if step < warmup:
         return config.lr * (step + 1) / warmup
     last = config.epochs * steps_per_epoch - 1
@@ -359,12 +377,15 @@ def global_batch_size(config: TrainConfig, num_train: int, world: int) -> int:
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """What hides devices, processes and precision from the loop."""
-    on_cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    device = find_device(config.device)
+    on_cpu = device.type == "cpu"
     if on_cpu and config.precision == "fp16":
         raise UserError("train.precision must be 'float32' or 'bf16' on a CPU; got 'fp16'.")
     # accelerate keeps the precision of the first Accelerator of a process for all later ones
     AcceleratorState._reset_state(reset_partial_state=False)
     precision = "no" if config.precision == "float32" else config.precision
+    if device.index is not None:
+        torch.accelerator.set_device_index(device.index)
     return Accelerator(cpu=on_cpu, mixed_precision=precision)
 
 

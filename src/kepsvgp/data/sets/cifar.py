@@ -87,11 +87,12 @@ class Images(NamedTuple):
     labels: np.ndarray
 
 
-def load(config: DataConfig, layout: Layout) -> Benchmark:
+def load(config: DataConfig, layout: Layout | None = None) -> Benchmark:
     """The benchmark with the paper's splits; shifts and other data sets come lazily."""
     from kepsvgp.data.sets import ood
     from kepsvgp.data.shifts.corrupted import corrupted_sets
 
+    layout = layout or (CIFAR10 if config.name == CIFAR10.name else CIFAR100)
     root = store.data_root(config.root)
     total = layout.rows_train * len(layout.train_files)
     split = random_split(total, val=total // 10, seed=config.seed).limited(config)

@@ -1,0 +1,216 @@
+"""What a method is: its name, its settings, its network, how it is trained and how it is asked.
+
+The defaults are those of a plain Transformer with softmax attention, so that a method says only
+what it changes. A post-hoc method is fitted to a trained one; see `kepsvgp.methods.post_hoc`.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from kepsvgp.attention.softmax import SoftmaxAttention
+from kepsvgp.config.plugins import find, place_of, section_kinds
+from kepsvgp.config.sections import ModelConfig, ObjectiveConfig, RunConfig, Section
+from kepsvgp.data import Benchmark
+from kepsvgp.errors import UserError
+from kepsvgp.inference.prediction import Average, Prediction, Predictor, predict
+from kepsvgp.models.blocks import Classifier
+from kepsvgp.models.build import InputShape, sequence_length, transformer
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import Checkpoint
+from kepsvgp.training.loop import train
+
+
+class Library(NamedTuple):
+    """What a method needs beyond the core: a module, what people call it, and our extra."""
+
+    module: str
+    title: str
+    extra: str
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A model's own prediction: one pass, or the mean over the draws of a stochastic one."""
+
+    model: nn.Module
+    num_samples: int = 10
+    average: Average = "probs"
+
+    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """The model's predictive distribution."""
+        return predict(
+            self.model,
+            inputs,
+            num_samples=self.num_samples,
+            generator=generator,
+            average=self.average,
+        )
+
+
+class Method:
+    """A trained method; a class of your own needs a name, a title, and what it changes."""
+
+    name: ClassVar[str]
+    """What commands, folders and results call it."""
+    title: ClassVar[str]
+    """What tables and the report call it."""
+    section: ClassVar[type[Section] | None] = None
+    """Its settings, which are `model.<name>` in a configuration."""
+    library: ClassVar[Library | None] = None
+    ignores: ClassVar[tuple[str, ...]] = ()
+    """Shared settings, `kep_layers` or `objective`, that cannot matter to it."""
+    timed_as: ClassVar[str | None] = None
+    """The method whose epochs the paper timed in the place of its own."""
+    is_post_hoc: ClassVar[bool] = False
+    is_ensemble: ClassVar[bool] = False
+    """Whether it is made of several runs."""
+
+    @property
+    def trained(self) -> "Method":
+        """The method that is trained: this one, or what it is fitted to."""
+        return self
+
+    @property
+    def place(self) -> str:
+        """What `RunConfig.method` says of its runs."""
+        return place_of(type(self.trained))
+
+    def settings(self, config: ModelConfig) -> Any:
+        """Its section of a configuration."""
+        assert self.section is not None
+        return getattr(config, self.name, None) or self.section()
+
+    def check(self, config: RunConfig) -> None:
+        """Refuses, with a `ValueError`, settings that do not fit together."""
+
+    def check_installed(self) -> None:
+        """Raises a `UserError` that names the extra if a library is missing."""
+        if self.library is None:
+            return
+        module, title, extra = self.library
+        # None stands for a module that is known not to be importable
+        if sys.modules.get(module, module) is None or find_spec(module) is None:
+            raise UserError(
+                f"method {self.name!r} must have {title}, which is not installed. "
+                f"Run `pip install 'kepsvgp[{extra}]'`."
+            )
+
+    def normalised(self, config: RunConfig) -> RunConfig:
+        """The same run with everything that cannot matter to this method at its default."""
+        kinds = section_kinds()
+        changes: dict[str, Any] = {name: kind() for name, kind in kinds.items() if name != self.name}
+        if "kep_layers" in self.ignores:
+            changes["kep_layers"] = ModelConfig.model_fields["kep_layers"].default
+        plain = "objective" in self.ignores
+        return config.model_copy(
+            update={
+                "model": config.model.model_copy(update=changes),
+                "objective": ObjectiveConfig() if plain else config.objective,
+            }
+        )
+
+    def attention(self, config: ModelConfig, num_tokens: int | None) -> nn.Module:
+        """One of its attention layers; `num_tokens` is the length of all sequences, if any."""
+        return softmax_attention(config)
+
+    def num_layers(self, config: ModelConfig) -> int:
+        """How many of the last layers have its attention; the others have softmax."""
+        return config.depth if config.kep_layers == "all" else config.kep_layers
+
+    def head(self, config: ModelConfig, num_classes: int) -> nn.Module:
+        """What maps pooled features to logits."""
+        return nn.Linear(config.dim, num_classes)
+
+    def network(self, config: ModelConfig, shape: InputShape, num_classes: int) -> Classifier:
+        """A new network for inputs of this shape."""
+        num_tokens = sequence_length(config, shape)
+        num_softmax = config.depth - self.num_layers(config)
+        layers = [softmax_attention(config) for _ in range(num_softmax)]
+        layers += [self.attention(config, num_tokens) for _ in range(num_softmax, config.depth)]
+        return transformer(config, shape, layers, self.head(config, num_classes))
+
+    def kl_weight(self, config: RunConfig) -> float:
+        """The weight of its KL in the objective; 1 is the evidence lower bound."""
+        return 1.0
+
+    def epochs(self, config: RunConfig) -> int:
+        """Epochs of its own training."""
+        return config.train.epochs
+
+    def first_step(self, config: RunConfig) -> RunConfig | None:
+        """The run that its training starts from, if there is one to be made before."""
+        return None
+
+    def after(self, config: RunConfig, first: Path) -> RunConfig:
+        """The configuration that starts from a run of the first step."""
+        return config
+
+    def train(
+        self,
+        config: RunConfig,
+        benchmark: Benchmark,
+        out: Path,
+        *,
+        resume: bool = False,
+        console: Console | None = None,
+    ) -> RunFolder:
+        """Trains into a run folder; see `kepsvgp.training.loop.train`."""
+        self.check_installed()
+        return train(config, benchmark, out, resume=resume, console=console)
+
+    def check_runs(self, runs: Sequence[RunFolder]) -> None:
+        """Refuses runs of another method, and several where one is asked."""
+        first = runs[0].config().method
+        if find("kepsvgp.methods", first) is not type(self.trained):
+            raise UserError(
+                f"method {self.name!r} must be asked of a run of {self.trained.name!r}; "
+                f"{runs[0].path} is one of {first!r}."
+            )
+        if len(runs) > 1 and not self.is_ensemble:
+            raise UserError(
+                f"method {self.name!r} must have one run; got {len(runs)}. Several make up an "
+                "ensemble, with --method ensemble."
+            )
+
+    def predictor(
+        self,
+        run: RunFolder,
+        benchmark: Benchmark,
+        checkpoint: Checkpoint,
+        *,
+        members: Sequence[RunFolder] = (),
+        device: torch.device | None = None,
+        console: Console | None = None,
+    ) -> Predictor:
+        """What answers for a checkpoint of a run; the test set is never looked at.
+
+        Args:
+            run: A run of this method.
+            benchmark: Its data, for what must be fitted.
+            checkpoint: Which weights.
+            members: The other runs of an ensemble.
+            device: Where to predict.
+            console: Where progress is shown; None for nowhere.
+        """
+        self.check_installed()
+        self.check_runs((run, *members))
+        asked = run.config().prediction
+        return Direct(run.model(checkpoint).to(device), asked.num_samples, asked.average)
+
+
+def softmax_attention(config: ModelConfig) -> nn.Module:
+    """A layer of softmax attention."""
+    return SoftmaxAttention(
+        config.dim,
+        config.num_heads,
+        attention_dropout=config.attention_dropout,
+        dropout=config.dropout,
+    )

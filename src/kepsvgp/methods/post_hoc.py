@@ -1,0 +1,133 @@
+"""What is fitted to a trained run: once, with its training and validation data, and kept with it.
+
+Results of, say, temperature scaling are called `temperature` on a softmax run and
+`kep+temperature` on a KEP run.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from rich.console import Console
+
+from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.data.progress import track
+from kepsvgp.files import read_json, write_json
+from kepsvgp.inference.prediction import Prediction, Predictor
+from kepsvgp.methods.base import Direct, Method
+from kepsvgp.methods.msp import MSP
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import Checkpoint
+
+
+class Fitted(Protocol):
+    """A predictor that can be kept."""
+
+    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """The prediction for a batch."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes what is not in the trained model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a post-hoc method is fitted to: a checkpoint of a run, or of several for an ensemble."""
+
+    runs: tuple[RunFolder, ...]
+    benchmark: Benchmark
+    checkpoint: Checkpoint
+    direct: tuple[Direct, ...]
+    """The trained models, each asked directly."""
+    device: torch.device | None
+    console: Console | None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the (first) run."""
+        return self.runs[0].config().seed
+
+    def train(self) -> Iterable[Any]:
+        """Batches of the training set, not augmented."""
+        return self._batches(self.benchmark.train, "training set")
+
+    def val(self) -> Iterable[Any]:
+        """Batches of the validation set."""
+        return self._batches(self.benchmark.val, "validation set")
+
+    def _batches(self, examples: Examples, what: str) -> Iterable[Any]:
+        size = self.runs[0].config().prediction.batch_size
+        loader = batches(examples, size, bucket=True)
+        if self.console is None:
+            return loader
+        return track(loader, what, total=len(loader), console=self.console)
+
+
+class PostHoc(Method):
+    """A method on top of a trained one, which has the network and the training."""
+
+    is_post_hoc: ClassVar[bool] = True
+
+    def __init__(self, base: Method | None = None) -> None:
+        self._base = base or MSP()
+        # on plain softmax attention it goes by its own name, as in the paper
+        if not isinstance(self._base, MSP):
+            kind = type(self)
+            self.name = f"{self._base.name}+{kind.name}"
+            self.title = f"{self._base.title} + {kind.title}"
+
+    @property
+    def trained(self) -> Method:
+        """The method that it is fitted to."""
+        return self._base
+
+    def fit(self, trained: Trained) -> Fitted:
+        """Fits it; the test set is not looked at."""
+        raise NotImplementedError
+
+    def load(self, folder: Path, trained: Trained) -> Fitted:
+        """What `save` wrote of it, for the same models."""
+        raise NotImplementedError
+
+    def predictor(
+        self,
+        run: RunFolder,
+        benchmark: Benchmark,
+        checkpoint: Checkpoint,
+        *,
+        members: Sequence[RunFolder] = (),
+        device: torch.device | None = None,
+        console: Console | None = None,
+    ) -> Predictor:
+        """Loaded where it is fitted already, else fitted and kept with the run."""
+        self.check_installed()
+        runs = (run, *members)
+        self.check_runs(runs)
+        direct = tuple(self._base.predictor(each, benchmark, checkpoint, device=device) for each in runs)
+        trained = Trained(runs, benchmark, checkpoint, direct, device, console)
+        folder = run.method_folder(f"{checkpoint}/{type(self).name}")
+        stamp = _stamp(runs, checkpoint)
+        if (folder / "fitted.json").exists() and read_json(folder / "fitted.json") == stamp:
+            return self.load(folder, trained)
+        # what another ensemble or other weights said is no longer the method's
+        run.forget_method(checkpoint, self.name)
+        fitted = self.fit(trained)
+        fitted.save(folder)
+        # last, as it says that the rest is there
+        write_json(folder / "fitted.json", stamp)
+        return fitted
+
+
+def _stamp(runs: Sequence[RunFolder], checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a fitted method depends on: the weights of its runs, and how they are asked."""
+    return {
+        "weights": [
+            hashlib.sha256(run.weights_file(checkpoint).read_bytes()).hexdigest() for run in runs
+        ],
+        "prediction": runs[0].config().prediction.model_dump(),
+    }
