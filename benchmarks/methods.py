@@ -7,51 +7,44 @@ stand on, and an ensemble trains as many models as it has.
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import get_args
 
 import torch
 
 from benchmarks.models import train_steps
 from benchmarks.timing import Contest, Options, compare
-from kepsvgp.config.sections import (
-    PARTS,
-    DataConfig,
-    KepConfig,
-    Method,
-    ModelConfig,
-    RunConfig,
-    SgpaConfig,
-    TrainConfig,
-)
+from kepsvgp.config.file import parse_config
+from kepsvgp.config.plugins import TRAINED
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.data.sets import cola
 from kepsvgp.data.store import data_root
 from kepsvgp.inference.prediction import Predictor, predict_batches
-from kepsvgp.methods import ensemble, kfllla, mc_dropout, msp, sngp, temperature
+from kepsvgp.methods import ensemble, kfllla, mc_dropout, sngp, temperature
+from kepsvgp.methods.base import Direct
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.runs.record import input_shape
 
-BASELINE: Method = "msp"
+BASELINE = "msp"
 ENSEMBLE_SIZE = 5
 
-COLA = RunConfig(
-    data=DataConfig(name="cola", encoder="minilm", max_length=100),
-    model=ModelConfig(
-        depth=2, dim=256, num_heads=4, mlp_dim=256,
-        kep=KepConfig(rank=5, projection="landmark"),
+COLA = parse_config({
+    "data": {"name": "cola", "encoder": "minilm", "max_length": 100},
+    "model": {
+        "depth": 2, "dim": 256, "num_heads": 4, "mlp_dim": 256,
+        "kep": {"rank": 5, "projection": "landmark"},
         # its paper's setting for CoLA
-        sgpa=SgpaConfig(num_inducing=5, layers="all"),
-    ),
-    train=TrainConfig(batch_size=32),
-)  # fmt: skip
-DIGITS = RunConfig(
-    data=DataConfig(name="digits", train_limit=320, test_limit=100),
-    model=ModelConfig(
-        depth=2, dim=32, num_heads=4, mlp_dim=32, patch_size=2,
-        kep=KepConfig(rank=5, projection="landmark"), sgpa=SgpaConfig(num_inducing=8),
-    ),
-    train=TrainConfig(batch_size=32),
-)  # fmt: skip
+        "sgpa": {"num_inducing": 5, "layers": "all"},
+    },
+    "train": {"batch_size": 32},
+})  # fmt: skip
+DIGITS = parse_config({
+    "data": {"name": "digits", "train_limit": 320, "test_limit": 100},
+    "model": {
+        "depth": 2, "dim": 32, "num_heads": 4, "mlp_dim": 32, "patch_size": 2,
+        "kep": {"rank": 5, "projection": "landmark"}, "sgpa": {"num_inducing": 8},
+    },
+    "train": {"batch_size": 32},
+})  # fmt: skip
 
 
 def measurements(options: Options) -> Iterator[Contest]:
@@ -60,7 +53,7 @@ def measurements(options: Options) -> Iterator[Contest]:
     at_hand = (data_root(COLA.data.root) / cola.FOLDER).is_dir()
     config = DIGITS if options.small or not at_hand else COLA
     benchmark, size = load_benchmark(config.data), config.train.batch_size
-    models = {method: _build(method, config, benchmark) for method in get_args(Method)}
+    models = {method: _build(method, config, benchmark) for method in TRAINED}
     order = torch.Generator().manual_seed(config.seed)
     loader = batches(benchmark.train, size, shuffle=True, generator=order, drop_last=True)
     train = list(islice(loader, steps))
@@ -81,29 +74,22 @@ def _contest(name: str, turns: Mapping[str, Callable[[], object]], options: Opti
     return Contest(name, BASELINE, results)
 
 
-def _build(method: Method, config: RunConfig, benchmark: Benchmark) -> Classifier:
+def _build(method: str, config: RunConfig, benchmark: Benchmark) -> Classifier:
     torch.manual_seed(config.seed)
-    parts = PARTS[method]
-    return build_model(
-        config.model,
-        input_shape(benchmark),
-        len(benchmark.classes),
-        attention=parts.attention,
-        head=parts.head,
-    )
+    return build_model(config.model, input_shape(benchmark), len(benchmark.classes), method)
 
 
 def _predictors(
-    models: Mapping[Method, Classifier], train: list[Batch], samples: int
+    models: Mapping[str, Classifier], train: list[Batch], samples: int
 ) -> dict[str, Predictor]:
     """Every method, fitted with the batches at hand where it needs fitting."""
     sngp.fit_posterior(models["sngp"], train)
-    direct = {name: msp.fit(model, num_samples=samples) for name, model in models.items()}
+    direct = {name: Direct(model, samples) for name, model in models.items()}
 
-    def laplace(name: Method) -> Predictor:
+    def laplace(name: str) -> Predictor:
         return kfllla.fit(models[name], train, train, num_samples=samples, prior_precision=1.0)
 
-    def five(name: Method) -> Predictor:
+    def five(name: str) -> Predictor:
         return ensemble.fit([direct[name]] * ENSEMBLE_SIZE, [name] * ENSEMBLE_SIZE)
 
     return {

@@ -27,20 +27,15 @@ from torch import Tensor
 
 from kepsvgp import Prediction
 from kepsvgp.config.file import load_config
+from kepsvgp.config.plugins import find_method
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_json
-from kepsvgp.methods.registry import (
-    check_installed,
-    get_method,
-    result_name,
-    split_name,
-    train_method,
-)
+from kepsvgp.methods.base import Method
 from kepsvgp.metrics import all_metrics, paired_bootstrap
 from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.ops.denormals import flushed_denormals
-from kepsvgp.runs.evaluation import default_device, evaluate
+from kepsvgp.runs.evaluation import measure
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import library_versions
 from kepsvgp.runs.weights import CHECKPOINTS, Checkpoint
@@ -74,7 +69,7 @@ class Arm(NamedTuple):
             [setting for setting in given if setting not in own],
             int(own[-1].removeprefix("seeds=")) if own else seeds,
         )
-        check_installed(method)
+        arm.asked.check_installed()
         load_config(config, arm.settings)
         shared = [s for s in arm.settings if s.split("=")[0].split(".")[0] in SHARED]
         if shared:
@@ -86,15 +81,14 @@ class Arm(NamedTuple):
         return arm
 
     @property
-    def is_ensemble(self) -> bool:
-        """Whether all seeds together make one model."""
-        return split_name(self.method)[1] == "ensemble"
+    def asked(self) -> Method:
+        """The method itself."""
+        return find_method(self.method)
 
     @property
-    def result(self) -> str:
-        """The name that its results have in a run."""
-        base, posthoc = split_name(self.method)
-        return result_name(base or "msp", posthoc)
+    def is_ensemble(self) -> bool:
+        """Whether all seeds together make one model."""
+        return self.asked.is_ensemble
 
 
 # for every arm and fold, (seed, example, class)
@@ -121,14 +115,16 @@ def cut(benchmark: Benchmark, count: int) -> list[Fold]:
 
 def trained(arm: Arm, fold: Fold, options: argparse.Namespace) -> list[RunFolder]:
     """A run for each seed, shared with the arms of the same trained method and settings."""
-    base = split_name(arm.method)[0] or "msp"
+    base = arm.asked.trained
     settings = hashlib.sha256(" ".join(arm.settings).encode()).hexdigest()[:6]
     runs = []
     for seed in range(arm.seeds):
-        folder = options.out / f"{base}-{settings}-fold{fold.number}-seed{seed}"
+        folder = options.out / f"{base.name}-{settings}-fold{fold.number}-seed{seed}"
         print(f"{arm.name}: fold {fold.number}, seed {seed}", flush=True)
-        config = load_config(options.config, [*arm.settings, f"method={base}", f"seed={seed}"])
-        runs.append(train_method(config, fold.benchmark, folder, resume=True))
+        config = load_config(
+            options.config, [*arm.settings, f"method={base.place}", f"seed={seed}"]
+        )
+        runs.append(base.train(config, fold.benchmark, folder, resume=True))
     return runs
 
 
@@ -136,15 +132,9 @@ def held_out(arm: Arm, fold: Fold, runs: list[RunFolder], checkpoint: Checkpoint
     """Probabilities for the fold: of each seed, or of one ensemble of all."""
     predictions = []
     for run, *members in [runs] if arm.is_ensemble else [[run] for run in runs]:
-        file = run.predictions_file(checkpoint, arm.result, "test")
-        # an ensemble may be of other members than before
-        if not file.exists() or arm.is_ensemble:
-            method = get_method(
-                arm.method, run, fold.benchmark, checkpoint, members=members,
-                device=default_device(),
-            )  # fmt: skip
-            about = {"method": arm.result, "checkpoint": checkpoint, "splits": ["test"]}
-            evaluate(run, fold.benchmark, method, **about)
+        about = {"checkpoint": checkpoint, "members": members}
+        measure(run, arm.asked, fold.benchmark, ["test"], **about)
+        file = run.predictions_file(checkpoint, arm.asked.name, "test")
         predictions.append(Prediction.load(file, run=run.identity()).probs)
     return torch.stack(predictions)
 

@@ -116,7 +116,7 @@ def test_train_killed_between_its_two_measurements_measures_the_other(
     [
         ("train.lrr=1", "train.lrr"),
         ("train.lr=fast", "train.lr"),
-        ("train.warmup_epochs=9", "train.warmup_epochs"),
+        ("train.device=cuda:7", "train.device"),
         ("model.patch_size=3", "patch_size"),
         ("model.num_heads=5", "model.dim"),
         ("data.name=cola", "cola"),

@@ -5,7 +5,8 @@ import pytest
 
 from kepsvgp.config.comparison import differences
 from kepsvgp.config.file import dump_config, load_config, parse_config
-from kepsvgp.config.sections import PARTS, Method, RunConfig
+from kepsvgp.config.plugins import TRAINED
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.models import ImageShape, TextShape, build_model
 
@@ -55,12 +56,15 @@ def test_config_dump_is_complete() -> None:
         ("train.lr=fast", r"train\.lr: .*valid number.*got 'fast'"),
         ("train.epochs=0", r"train\.epochs: .*greater than 0; got 0"),
         ("train.epochs=2.5", r"train\.epochs: .*integer.*got 2\.5"),
-        ("method=magic", r"method: .*'kep'.*got 'magic'"),
+        ("method=magic", r"method: .*kep.*got 'magic'"),
+        ("data.name=digit", r"data\.name: .*got 'digit'.*Did you mean 'digits'"),
+        ("model.kpe.rank=1", r"model\.kpe is no known key; did you mean 'kep'"),
         ("model.kep_layers=some", r"model\.kep_layers: .*got 'some'"),
         ("model.num_heads=5", r"model\.dim must be divisible by num_heads=5; got 384"),
         ("model.kep_layers=9", r"model\.kep_layers must be at most depth=7; got 9"),
         ("train.min_lr=1", r"train\.min_lr must be at most lr=0\.001; got 1"),
-        ("train.warmup_epochs=3", r"train\.warmup_epochs must be less than epochs=3"),
+        ("train.device=GPU", r"train\.device: .*got 'GPU'"),
+        ("method=temperature", r"method: .*trained must be one of msp, kep.*got 'temperature'"),
         ("train.accumulate=3", r"train\.batch_size must be divisible by accumulate=3; got 128"),
         ("data.path=x", r"data\.path is for name='images' or 'csv' only"),
         ("train", r"must read section\.key=value; got 'train'"),
@@ -74,7 +78,7 @@ def test_config_mistake_is_named_by_its_field(file, override, message) -> None:
 
 def test_config_refuses_concatenation_over_texts(file) -> None:
     with pytest.raises(UserError, match=r"model\.kep\.merge must be 'add' for texts.*got 'concat'"):
-        load_config(file, ["data.name=imdb", "model.kep.merge=concat"])
+        load_config(file, ["method=kep", "data.name=imdb", "model.kep.merge=concat"])
 
 
 def test_config_refuses_texts_without_embeddings_and_encoder(file) -> None:
@@ -112,19 +116,13 @@ def test_differences_name_fields_but_not_versions() -> None:
     assert differences(one, other) == ["seed", "train.lr"]
 
 
-def test_every_method_has_its_parts() -> None:
-    from typing import get_args
-
-    assert set(PARTS) == set(get_args(Method))
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_config_is_valid(path) -> None:
     load_config(path)
     assert load_config(path.stem) == load_config(path)
 
 
-@pytest.mark.parametrize("method", PARTS)
+@pytest.mark.parametrize("method", TRAINED)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_config_serves_every_method(path, method) -> None:
     config = load_config(path, [f"method={method}"])
@@ -132,12 +130,9 @@ def test_shipped_config_serves_every_method(path, method) -> None:
     featured = TextShape(60, feature_layers=7, feature_dim=384)
     texts = TextShape(60) if config.data.encoder is None else featured
     shape = texts if config.data.name in ("imdb", "cola") else ImageShape(3, 32, 32)
-    parts = PARTS[config.method]
-    build_model(config.model, shape, 2, attention=parts.attention, head=parts.head)
+    build_model(config.model, shape, 2, method)
 
 
 def test_mistake_in_an_override_names_the_override() -> None:
     with pytest.raises(UserError, match=r"digits-small.toml with methd=kep: methd is no known key"):
         load_config("digits-small", ["methd=kep"])
-    with pytest.raises(UserError, match=r"warmup_epochs must be less than epochs=1.*Set both"):
-        load_config("digits", ["train.epochs=1"])

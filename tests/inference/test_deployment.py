@@ -13,10 +13,11 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, convert, export, predict
 from kepsvgp.attention.base import stochastic_layers
-from kepsvgp.config.sections import KepConfig, ModelConfig
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference import export as deployment
 from kepsvgp.inference.prediction import logits_with_draws
+from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import ImageShape, TextShape, build_model
 
 SMALL = ModelConfig(
@@ -45,9 +46,9 @@ def make(name: str, batch: int = 3, length: int = 7) -> tuple[torch.nn.Module, A
         convert(model, [1], rank=3, posterior_scale=1.0)
         return model, families.text_batch([max(1, length - i) for i in range(batch)])
     if name == "own image":
-        model = build_model(SMALL, ImageShape(3, 8, 8), 5, attention="kep")
+        model = build_model(SMALL, ImageShape(3, 8, 8), 5, "kep")
         return model, torch.randn(batch, 3, 8, 8)
-    model = build_model(SMALL, TextShape(vocab_size=17), 5, attention="kep")
+    model = build_model(SMALL, TextShape(vocab_size=17), 5, "kep")
     return model, text(batch, length)
 
 

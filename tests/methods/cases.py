@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kepsvgp.config.sections import KepConfig, ModelConfig, SgpaConfig, SngpConfig, SvdklConfig
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.models import Classifier, ImageShape, TextShape, build_model
 
 EXAMPLES, CLASSES = 23, 3
@@ -20,16 +20,16 @@ CONFIG = ModelConfig(
     embedding_dim=11,
     dropout=0.2,
     attention_dropout=0.3,
-    kep=KepConfig(rank=3),
-    sgpa=SgpaConfig(num_inducing=4),
-    sngp=SngpConfig(num_features=19),
-    svdkl=SvdklConfig(num_features=5, grid_size=16),
+    kep={"rank": 3},
+    sgpa={"num_inducing": 4},
+    sngp={"num_features": 19},
+    svdkl={"num_features": 5, "grid_size": 16},
 )
 
 
-def make_model(shape: ImageShape | TextShape, **parts: Any) -> Classifier:
+def make_model(shape: ImageShape | TextShape, method: str = "msp") -> Classifier:
     torch.manual_seed(1)
-    model = build_model(CONFIG, shape, CLASSES, **{"attention": "softmax", **parts})
+    model = build_model(CONFIG, shape, CLASSES, method)
     with torch.no_grad():
         # far from uniform probabilities, so that differences can be seen
         for parameter in model.head.parameters():

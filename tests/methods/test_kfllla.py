@@ -105,7 +105,7 @@ def test_variance_matches_the_dense_posterior() -> None:
 
 
 def test_samples_of_a_stochastic_model_are_averaged() -> None:
-    model = make_model(TEXTS, attention="kep")
+    model = make_model(TEXTS, "kep")
     method = kfllla.fit(
         model,
         make_batches(TEXTS, 5),
@@ -129,7 +129,7 @@ def test_samples_of_a_stochastic_model_are_averaged() -> None:
 
 def test_head_that_is_not_linear_is_refused() -> None:
     with pytest.raises(UserError, match="linear head"):
-        kfllla.fit(make_model(TEXTS, head="sngp"), [], [])
+        kfllla.fit(make_model(TEXTS, "sngp"), [], [])
 
 
 def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def logits_of(method: mc_dropout.MCDropout, inputs: Any, seed: int) -> Tensor:
 def test_passes_differ_and_the_model_stays_as_it_was(shape, p_attention: float) -> None:
     torch.manual_seed(0)
     config = CONFIG.model_copy(update={"attention_dropout": p_attention})
-    model = build_model(config, shape, 3, attention="softmax").eval()
+    model = build_model(config, shape, 3, "msp").eval()
     inputs, _, _ = next(make_batches(shape, 5))
     before = call(model, inputs)
 
@@ -59,7 +59,7 @@ def test_passes_differ_and_the_model_stays_as_it_was(shape, p_attention: float) 
 
 def test_attention_dropout_alone_is_sampled() -> None:
     config = CONFIG.model_copy(update={"dropout": 0.0, "attention_dropout": 0.4})
-    model = build_model(config, TEXTS, 3, attention="softmax").eval()
+    model = build_model(config, TEXTS, 3, "msp").eval()
     inputs, _, _ = next(make_batches(TEXTS, 5))
 
     first, second = mc_dropout.fit(model, num_samples=2)._sampled_logits(
@@ -162,7 +162,7 @@ def test_dropout_before_pooling_is_sampled(place: int) -> None:
 def test_layer_that_draws_may_sample_slices_but_dropout_does_not(
     shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = mc_dropout.fit(make_model(shape, attention="kep"), num_samples=3)
+    method = mc_dropout.fit(make_model(shape, "kep"), num_samples=3)
     inputs, _, _ = next(make_batches(shape, 5))
     whole = logits_of(method, inputs, 1)
 

@@ -10,13 +10,13 @@ import torch
 from torch.testing import assert_close
 
 from kepsvgp.config.file import parse_config
-from kepsvgp.config.sections import DataConfig, RunConfig
+from kepsvgp.config.plugins import find_method
+from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, predict_batches
-from kepsvgp.methods import svdkl
-from kepsvgp.methods.registry import get_method, result_name, split_name, train_method
+from kepsvgp.methods.svdkl import SVDKL
 from kepsvgp.models.sngp import RandomFeatureGP
 from kepsvgp.paper.plan import Ask, Task
 from kepsvgp.paper.work import perform
@@ -41,6 +41,15 @@ def settings(method: str, **sections: Any) -> RunConfig:
         "prediction": {"num_samples": 3, "batch_size": 16},
     }  # fmt: skip
     return parse_config({**values, **sections})
+
+
+def train_method(config: RunConfig, benchmark: Benchmark, out: Path, **options: Any) -> RunFolder:
+    return find_method(config.method).train(config, benchmark, out, **options)
+
+
+def get_method(name: str, run: RunFolder, benchmark: Benchmark, checkpoint: str, **options) -> Any:
+    method = find_method(name, on=run.config().method)
+    return method.predictor(run, benchmark, checkpoint, **options)
 
 
 class Untouchable:
@@ -117,7 +126,7 @@ def test_svdkl_takes_a_softmax_run_or_trains_one_beside_it(
     history = run.history()
     assert len(history) == 1
     softmax = runs["msp"].model()
-    start = svdkl.starting_weights(config, softmax)
+    start = SVDKL().starting_weights(config, softmax)
     assert set(start) == set(run.model().state_dict())
     for name, weight in softmax.state_dict().items():
         assert name.startswith("head.") or torch.equal(start[name], weight)
@@ -231,34 +240,27 @@ def test_method_of_another_run_is_refused(runs: dict[str, RunFolder], benchmark:
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"),
+    ("given", "name", "title", "trained"),
     [
-        ("kep", ("kep", None)),
-        ("temperature", (None, "temperature")),
-        ("kep+kfllla", ("kep", "kfllla")),
-        ("msp+ensemble", ("msp", "ensemble")),
+        ("kep", "kep", "KEP-SVGP", "kep"),
+        ("temperature", "temperature", "Temperature scaling", "msp"),
+        ("kep+kfllla", "kep+kfllla", "KEP-SVGP + KFLLLA", "kep"),
+        ("msp+ensemble", "ensemble", "Deep ensemble", "msp"),
+        ("kep+ensemble", "kep+ensemble", "KEP-SVGP ensemble", "kep"),
     ],
 )
-def test_name_is_split_into_its_methods(name: str, parts: tuple[Any, Any]) -> None:
-    assert split_name(name) == parts
+def test_method_is_found_by_its_name(given: str, name: str, title: str, trained: str) -> None:
+    method = find_method(given)
+    assert (method.name, method.title, method.trained.name) == (name, title, trained)
+    assert find_method(method.trained.place).name == trained
 
 
 @pytest.mark.parametrize(
-    "name", ["", "softmax", "kep+", "+kfllla", "kep+msp", "kep+ts", "a+kfllla"]
+    "name", ["", "softmax", "kep+", "+kfllla", "kep+msp", "kep+ts", "a+kfllla", "no.such:Thing"]
 )
-def test_unknown_method_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(UserError, match=r"msp, kep.*temperature.*got"):
-        split_name(name)
-
-
-def test_results_of_softmax_runs_have_the_name_of_the_posthoc_method() -> None:
-    assert result_name("msp", "temperature") == "temperature"
-    assert result_name("kep", "temperature") == "kep+temperature"
-    assert result_name("sgpa", None) == "sgpa"
-
-
-def test_own_data_needs_no_more_than_a_path(tmp_path: Path) -> None:
-    assert DataConfig(name="csv", path=tmp_path).path == tmp_path
+def test_unknown_method_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="must be"):
+        find_method(name)
 
 
 @pytest.mark.parametrize("method", ["msp", "kep"])
@@ -273,7 +275,7 @@ def test_results_of_another_ensemble_are_forgotten(
             for seed in range(3)
         )
         others, more = [other], [third]
-    title = result_name(method, "ensemble")
+    title = find_method(f"{method}+ensemble").name
     pair = get_method("ensemble", run, benchmark, "nll", members=others)
     evaluate(run, benchmark, pair, method=title, checkpoint="nll", splits=["test"])
     evaluate(run, benchmark, pair, method=method, checkpoint="nll", splits=["test"])

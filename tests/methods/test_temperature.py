@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, entropy, predict_batches
-from kepsvgp.methods import msp, temperature
+from kepsvgp.methods import temperature
+from kepsvgp.methods.base import Direct
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
@@ -75,7 +76,7 @@ def test_best_temperature_beats_a_grid(generator: torch.Generator) -> None:
 def test_scaling_a_softmax_model_is_dividing_its_logits() -> None:
     model = make_model(TEXTS)
     inputs, _, _ = next(make_batches(TEXTS, 23))
-    method = temperature.TemperatureScaling(msp.fit(model), 1.7)
+    method = temperature.TemperatureScaling(Direct(model), 1.7)
 
     with torch.no_grad():
         expected = (model(**inputs) / 1.7).softmax(-1)
@@ -84,7 +85,7 @@ def test_scaling_a_softmax_model_is_dividing_its_logits() -> None:
 
 
 def test_fit_uses_the_averaged_prediction_of_a_stochastic_model() -> None:
-    base = msp.fit(make_model(TEXTS, attention="kep"), num_samples=3)
+    base = Direct(make_model(TEXTS, "kep"), num_samples=3)
     method = temperature.fit(base, make_batches(TEXTS, 5), seed=2)
 
     averaged = predict_batches(base, make_batches(TEXTS, 5), seed=2)

@@ -4,9 +4,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, SoftmaxAttention, fixed_draws
-from kepsvgp.config.sections import KepConfig, ModelConfig
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import call
+from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import (
     Classifier,
     ImageShape,
@@ -46,9 +47,9 @@ def inputs_for(shape: ImageShape | TextShape, generator: torch.Generator) -> obj
 
 
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS, FEATURED])
-@pytest.mark.parametrize("attention", ["softmax", "kep", "primal", "sgpa"])
+@pytest.mark.parametrize("attention", ["msp", "kep", "primal", "sgpa"])
 def test_model_gives_one_row_of_logits_an_example(shape, attention, generator) -> None:
-    model = build_model(SMALL, shape, CLASS, attention=attention)
+    model = build_model(SMALL, shape, CLASS, attention)
 
     assert call(model, inputs_for(shape, generator)).shape == (BATCH, CLASS)
 
@@ -109,7 +110,7 @@ def test_features_alone_want_features() -> None:
 
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
 def test_kep_model_puts_samples_first(shape, generator) -> None:
-    model = build_model(SMALL, shape, CLASS, attention="kep").eval()
+    model = build_model(SMALL, shape, CLASS, "kep").eval()
 
     logits = call(model, inputs_for(shape, generator), num_samples=SAMPLE)
 
@@ -118,7 +119,7 @@ def test_kep_model_puts_samples_first(shape, generator) -> None:
 
 
 def test_softmax_layers_after_the_first_draw_broadcast_over_samples(generator) -> None:
-    model = build_model(SMALL.model_copy(update={"depth": 3}), TEXTS, CLASS, attention="kep")
+    model = build_model(SMALL.model_copy(update={"depth": 3}), TEXTS, CLASS, "kep")
     blocks = list(model.blocks)
     model.blocks = torch.nn.ModuleList([blocks[0], blocks[2], blocks[1]])
 
@@ -128,7 +129,7 @@ def test_softmax_layers_after_the_first_draw_broadcast_over_samples(generator) -
 
 
 def test_softmax_model_does_not_repeat_itself_for_samples(generator) -> None:
-    model = build_model(SMALL, IMAGES, CLASS, attention="softmax").eval()
+    model = build_model(SMALL, IMAGES, CLASS, "msp").eval()
 
     assert call(model, inputs_for(IMAGES, generator), num_samples=SAMPLE).ndim == 2
 
@@ -138,7 +139,7 @@ def test_model_has_the_attention_in_its_last_layers(layers, kinds) -> None:
     config = SMALL.model_copy(update={"kep_layers": layers})
     expected = [SoftmaxAttention if kind == "s" else KEPAttention for kind in kinds]
 
-    model = build_model(config, TEXTS, CLASS, attention="kep")
+    model = build_model(config, TEXTS, CLASS, "kep")
 
     assert [type(block.attention) for block in model.blocks] == expected
 
@@ -151,9 +152,9 @@ def test_merge_is_concat_for_images_and_add_for_text() -> None:
 
 
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS, FEATURED])
-@pytest.mark.parametrize("attention", ["softmax", "kep"])
+@pytest.mark.parametrize("attention", ["msp", "kep"])
 def test_every_parameter_receives_a_gradient(shape, attention, generator) -> None:
-    model = build_model(SMALL, shape, CLASS, attention=attention).train()
+    model = build_model(SMALL, shape, CLASS, attention).train()
     logits = call(model, inputs_for(shape, generator))
 
     labels = torch.arange(BATCH)
@@ -163,9 +164,9 @@ def test_every_parameter_receives_a_gradient(shape, attention, generator) -> Non
     assert not missing
 
 
-@pytest.mark.parametrize("attention", ["softmax", "kep"])
+@pytest.mark.parametrize("attention", ["msp", "kep"])
 def test_text_model_ignores_padding(attention, generator) -> None:
-    model = build_model(SMALL, FEATURED, CLASS, attention=attention).double().eval()
+    model = build_model(SMALL, FEATURED, CLASS, attention).double().eval()
     inputs = inputs_for(FEATURED, generator)
     assert isinstance(inputs, dict)
     inputs["features"] = inputs["features"].double()
@@ -180,7 +181,7 @@ def test_text_model_ignores_padding(attention, generator) -> None:
 
 
 def test_text_model_knows_the_order_of_its_tokens(generator) -> None:
-    model = build_model(SMALL, TEXTS, CLASS, attention="softmax").eval()
+    model = build_model(SMALL, TEXTS, CLASS, "msp").eval()
     tokens = torch.arange(TOKEN).expand(1, -1)
 
     assert not torch.allclose(model(tokens), model(tokens.flip(-1)))
@@ -237,7 +238,7 @@ def test_slices_of_the_batch_meet_the_same_draws(
     layers, fixed, num_bytes, generator, monkeypatch
 ) -> None:
     config = SMALL.model_copy(update={"depth": 3, "kep_layers": layers})
-    model = build_model(config, TEXTS, CLASS, attention="kep").double().eval()
+    model = build_model(config, TEXTS, CLASS, "kep").double().eval()
     inputs = inputs_for(TEXTS, generator)
 
     def logits() -> Tensor:
@@ -299,10 +300,10 @@ def test_paper_models_have_the_paper_s_sizes() -> None:
     # per softmax block: 4 d² + 4 d of attention, 2 d² + 2 d of the MLP, 4 d of two norms
     d, blocks = 384, 7
     vit = 48 * d + d + 64 * d + blocks * (6 * d * d + 10 * d) + 2 * d + 10 * d + 10
-    assert num_parameters(vit_cifar(10, "softmax")) == vit
+    assert num_parameters(vit_cifar(10, "msp")) == vit
     assert len(vit_cifar(100, depth=6).blocks) == 6
 
-    imdb = transformer_imdb(1000, "softmax")
+    imdb = transformer_imdb(1000, "msp")
     assert num_parameters(imdb) == 1000 * 128 + 6 * 128**2 + 10 * 128 + 2 * 128 + 2 * 128 + 2
     # as in the authors' program; the error of a standard deviation from 128,000 numbers is 0.2 %
     assert_close(imdb.embedding.weight.std(), torch.tensor(1.0), rtol=0.01, atol=0)

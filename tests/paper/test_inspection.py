@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.config.sections import KepConfig, ModelConfig
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.maths import svgp
+from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import ImageShape, TextShape, build_model
 from kepsvgp.paper.inspection import inspect_model
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from kepsvgp.config.file import parse_config
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.errors import UserError
@@ -12,7 +13,6 @@ from kepsvgp.paper.plan import (
     Study,
     Task,
     merged,
-    normalised,
     row_task,
     run_name,
     tasks_of,
@@ -21,6 +21,10 @@ from kepsvgp.paper.tables import FIGURES, TABLES, find
 
 
 @pytest.fixture
+def normalised(given: RunConfig) -> RunConfig:
+    return find_method(given.method).normalised(given)
+
+
 def study(tiny) -> Study:
     return Study(dataset="digits", seeds=2, file=tiny)
 

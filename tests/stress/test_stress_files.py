@@ -13,6 +13,7 @@ import pytest
 import torch
 from breaking import CONFIG, assert_explained, many, run_command
 from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
+from kepsvgp.methods.registry import get_method
 from PIL import Image
 from torch import Tensor, nn
 
@@ -29,7 +30,6 @@ from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.methods import kfllla, mc_dropout, msp, temperature
-from kepsvgp.methods.registry import get_method
 from kepsvgp.paper import records, timing
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.runs.evaluation import evaluate

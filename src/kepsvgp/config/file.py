@@ -111,7 +111,8 @@ def _explain(details: ErrorDetails) -> str:
             return f"{field} is no known key.{hint}"
         case "value_error":
             message = str(details.get("ctx", {}).get("error", details["msg"]))
-            return f"{field}.{message}" if field else message
+            # a section's own mistakes name its fields
+            return f"{field}{'.' if model else ': '}{message}" if field else message
         case _:
             expected = details["msg"][0].lower() + details["msg"][1:]
             return f"{field}: {expected}; got {details['input']!r}"

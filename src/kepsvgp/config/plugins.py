@@ -51,6 +51,9 @@ _OURS: dict[Group, dict[str, str]] = {
 _MET: dict[str, Any] = {}
 
 
+_WORDS: dict[Group, str] = {"kepsvgp.methods": "a method", "kepsvgp.datasets": "a data set"}
+
+
 @cache
 def places(group: Group) -> dict[str, str]:
     """Where everything with a name is; ours cannot be taken by others."""
@@ -66,7 +69,7 @@ def find(group: Group, name: str) -> Any:
         close = get_close_matches(name, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UserError(
-            f"a name must be one of {', '.join(known)}, or a place such as package.module:Name; "
+            f"{_WORDS[group]} must be one of {', '.join(known)}, or a place such as module:Name; "
             f"got {name!r}.{hint}"
         )
     # a module beside the command is found, as `python -m` would find it
@@ -95,7 +98,12 @@ def find_method(name: Any, *, on: str = "msp") -> Any:
     kind = find("kepsvgp.methods", top)
     if not kind.is_post_hoc and not plus:
         return kind()
-    if kind.is_post_hoc and not (below := find("kepsvgp.methods", base or on)).is_post_hoc:
+    is_named = bool(base) or not plus
+    if (
+        kind.is_post_hoc
+        and is_named
+        and not (below := find("kepsvgp.methods", base or on)).is_post_hoc
+    ):
         return kind(below())
     raise UserError(
         f"a method must be trained, or fitted to a trained one as in kep+temperature; got {name!r}."

@@ -283,7 +283,7 @@ class TrainConfig(Section):
 def _trained(name: str) -> str:
     if name not in TRAINED and find_method(name).is_post_hoc:
         raise ValueError(
-            f"method must be one that is trained, such as {', '.join(TRAINED)}; got {name!r}."
+            f"what is trained must be one of {', '.join(TRAINED)}, or such a class; got {name!r}."
         )
     return name
 

@@ -64,6 +64,8 @@ class Method:
     """What tables and the report call it."""
     section: ClassVar[type[Section] | None] = None
     """Its settings, which are `model.<name>` in a configuration."""
+    shares: ClassVar[str | None] = None
+    """The method whose section it reads in the place of one of its own."""
     library: ClassVar[Library | None] = None
     ignores: ClassVar[tuple[str, ...]] = ()
     """Shared settings, `kep_layers` or `objective`, that cannot matter to it."""
@@ -83,10 +85,15 @@ class Method:
         """What `RunConfig.method` says of its runs."""
         return place_of(type(self.trained))
 
+    @property
+    def section_name(self) -> str:
+        """Where its settings are, below `model`."""
+        return self.shares or self.name
+
     def settings(self, config: ModelConfig) -> Any:
         """Its section of a configuration."""
-        assert self.section is not None
-        return getattr(config, self.name, None) or self.section()
+        name = self.section_name
+        return getattr(config, name, None) or section_kinds((name,))[name]()
 
     def check(self, config: RunConfig) -> None:
         """Refuses, with a `ValueError`, settings that do not fit together."""
@@ -106,7 +113,7 @@ class Method:
     def normalised(self, config: RunConfig) -> RunConfig:
         """The same run with everything that cannot matter to this method at its default."""
         kinds = section_kinds()
-        changes: dict[str, Any] = {name: kind() for name, kind in kinds.items() if name != self.name}
+        changes: dict[str, Any] = {n: kind() for n, kind in kinds.items() if n != self.section_name}
         if "kep_layers" in self.ignores:
             changes["kep_layers"] = ModelConfig.model_fields["kep_layers"].default
         plain = "objective" in self.ignores

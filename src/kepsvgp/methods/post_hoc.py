@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
@@ -23,6 +23,7 @@ from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """A predictor that can be kept."""
 
@@ -108,7 +109,9 @@ class PostHoc(Method):
         self.check_installed()
         runs = (run, *members)
         self.check_runs(runs)
-        direct = tuple(self._base.predictor(each, benchmark, checkpoint, device=device) for each in runs)
+        direct = tuple(
+            self._base.predictor(each, benchmark, checkpoint, device=device) for each in runs
+        )
         trained = Trained(runs, benchmark, checkpoint, direct, device, console)
         folder = run.method_folder(f"{checkpoint}/{type(self).name}")
         stamp = _stamp(runs, checkpoint)

@@ -4,30 +4,19 @@ References:
     Chen et al., 2023, arXiv:2305.19798.
 """
 
-from typing import Any
-
 from torch import nn
 
 from kepsvgp.attention.primal import PrimalAttention
-from kepsvgp.config.sections import ModelConfig, RunConfig
+from kepsvgp.config.sections import ModelConfig
 from kepsvgp.methods.base import Method
-from kepsvgp.methods.kep import KEP, KepConfig
+from kepsvgp.methods.kep import KepConfig
 
 
 class Primal(Method):
     """Primal attention in the last layers; what it shares with KEP-SVGP is `model.kep`."""
 
     name, title = "primal", "Primal attention"
-
-    def settings(self, config: ModelConfig) -> Any:
-        """Those of the KEP-SVGP layers."""
-        return KEP().settings(config)
-
-    def normalised(self, config: RunConfig) -> RunConfig:
-        """Its settings stand in the section of KEP-SVGP."""
-        plain = super().normalised(config)
-        model = plain.model.model_copy(update={"kep": self.settings(config.model)})
-        return plain.model_copy(update={"model": model})
+    shares = "kep"
 
     def attention(self, config: ModelConfig, num_tokens: int | None) -> nn.Module:
         """Primal attention."""

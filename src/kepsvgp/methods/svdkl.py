@@ -109,9 +109,7 @@ class SVDKL(Method):
     def after(self, config: RunConfig, first: Path) -> RunConfig:
         """The second step from a softmax run."""
         svdkl = self.settings(config.model).model_copy(update={"softmax_run": first})
-        return config.model_copy(
-            update={"model": config.model.model_copy(update={"svdkl": svdkl})}
-        )
+        return config.model_copy(update={"model": config.model.model_copy(update={"svdkl": svdkl})})
 
     def train(
         self,

@@ -7,7 +7,7 @@ shows, `plan` turns that into runs, and `cells` reads the numbers back.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from kepsvgp.config.sections import Method
+from kepsvgp.config.plugins import find_method
 from kepsvgp.metrics.registry import METRICS
 
 # data sets of the paper, and the one that needs no file; every table can be made for any of
@@ -54,7 +54,7 @@ class Row:
 
     key: str
     title: str
-    trained: Method
+    trained: str
     asked: str = ""
     settings: tuple[str, ...] = ()
     is_ensemble: bool = False
@@ -64,9 +64,7 @@ class Row:
     @property
     def method(self) -> str:
         """The method's name in a run's results: what is asked of softmax runs goes without."""
-        if not self.asked:
-            return self.trained
-        return self.asked if self.trained == "msp" else f"{self.trained}+{self.asked}"
+        return find_method(f"{self.trained}+{self.asked}" if self.asked else self.trained).name
 
 
 @dataclass(frozen=True)

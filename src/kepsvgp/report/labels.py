@@ -1,22 +1,12 @@
 """What models are called: the method's title, and the settings that tell variants apart."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
-from kepsvgp.config.sections import Method, RunConfig
+from kepsvgp.config.plugins import find_method, section_kinds
+from kepsvgp.config.sections import RunConfig
+from kepsvgp.errors import UserError
 
-TITLES = {
-    "ensemble": "Deep ensemble",
-    "kep": "KEP-SVGP",
-    "kfllla": "KFLLLA",
-    "mc_dropout": "MC dropout",
-    "msp": "MSP",
-    "primal": "Primal attention",
-    "sgpa": "SGPA",
-    "sngp": "SNGP",
-    "svdkl": "SV-DKL",
-    "temperature": "Temperature scaling",
-}
 # a label names at most so many settings
 MOST_TOLD = 3
 # what seeds of one model may differ in
@@ -25,8 +15,8 @@ OF_A_SEED = ("seed", "data.path", "model.svdkl.softmax_run")
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """What makes a run another model, the sections of other methods aside."""
-    own = {config.method, "kep"} if config.method == "primal" else {config.method}
-    foreign = tuple(f"model.{name}." for name in get_args(Method) if name not in own)
+    own = find_method(config.method).section_name
+    foreign = tuple(f"model.{name}." for name in section_kinds() if name != own)
     return {
         name: value
         for name, value in config.identity().items()
@@ -36,14 +26,14 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def name_of(trained: str, method: str) -> str:
     """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
-    parts = method.split("+")
-    base = parts[0] if len(parts) > 1 else trained
-    if parts[-1] == "ensemble" and base != "msp":
-        return f"{TITLES.get(base, base)} ensemble"
-    # a post-hoc method on plain softmax attention goes by its own name, as in the paper
-    if parts[0] != trained and trained != "msp":
-        parts = [trained, *parts]
-    return " + ".join(TITLES.get(part, part) for part in parts)
+    own = find_method(trained)
+    if method == own.name:
+        return own.title
+    try:
+        return find_method(method.rpartition("+")[2], on=trained).title
+    except UserError:
+        # the package that it came from may not be here
+        return method
 
 
 def labels_of(name: str, configs: Sequence[RunConfig]) -> list[str]:

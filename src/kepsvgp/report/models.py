@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kepsvgp.config.comparison import flatten
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
@@ -189,6 +190,7 @@ def _members(run: RunFolder, wanted: str | None) -> list[Member]:
                 f"{', '.join(metrics)}. Evaluate it with `kepsvgp evaluate`."
             )
         checkpoint = next(iter(metrics))
+    own = find_method(config.method)
     return [
         Member(
             run,
@@ -198,7 +200,7 @@ def _members(run: RunFolder, wanted: str | None) -> list[Member]:
             {name: methods.get(method, {}) for name, methods in metrics.items()},
         )
         # the trained model before what was fitted on top of it
-        for method in sorted(metrics[checkpoint], key=lambda name: name != config.method)
+        for method in sorted(metrics[checkpoint], key=lambda name: name != own.name)
     ]
 
 

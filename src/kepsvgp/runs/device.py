@@ -22,8 +22,13 @@ def find_device(wanted: str = "auto", *, is_binding: bool = True) -> torch.devic
         return here
     if not is_there:
         count = torch.accelerator.device_count()
-        known = ["cpu", *([here.type] if count else []), *(f"{here.type}:{i}" for i in range(count))]
+        known = [
+            "cpu",
+            *([here.type] if count else []),
+            *(f"{here.type}:{i}" for i in range(count)),
+        ]
         raise UserError(
-            f"train.device must be auto or one of {', '.join(known)} on this machine; got {wanted!r}."
+            f"train.device must be auto or one of {', '.join(known)} on this machine; "
+            f"got {wanted!r}."
         )
     return torch.device(wanted)

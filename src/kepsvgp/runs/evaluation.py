@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
@@ -23,6 +23,7 @@ from kepsvgp.runs.weights import Checkpoint
 SplitMetrics = dict[str, dict[str, float]]
 
 
+@runtime_checkable
 class Asked(Protocol):
     """What a run is asked through: a method, under the name that its results have."""
 

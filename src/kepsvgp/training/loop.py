@@ -163,7 +163,8 @@ def train(
         )
         session = _Session(
             config, benchmark, run, accelerator, model, plain, optimizer, batch_size,
-            steps_per_epoch, method.kl_weight(config), stack.enter_context(board), stack.enter_context(display),
+            steps_per_epoch, method.kl_weight(config), stack.enter_context(board),
+            stack.enter_context(display),
         )  # fmt: skip
         while not position.done:
             _train_epoch(session, position)
