@@ -147,6 +147,7 @@ def test_svdkl_refuses_softmax_runs_that_are_not_its_first_step(
     model = settings("msp").model.model_dump() | {"depth": 1}
     stopped = RunFolder(Path(shutil.copytree(runs["msp"].path, tmp_path / "stopped")))
     stopped.write_history(stopped.history()[:1])
+    write_json(stopped.record_file, stopped.record() | {"finished": False})
 
     for config, message in (
         (from_softmax(runs["kep"]), "must be a run of method 'msp'"),
@@ -330,7 +331,7 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
 def test_numbers_without_the_posterior_of_sngp_are_forgotten(
     benchmark: Benchmark, tmp_path: Path
 ) -> None:
-    run = train(settings("sngp"), benchmark, tmp_path / "run")
+    run = train(settings("sngp"), benchmark, tmp_path / "run", finish=False)
     run.add_metrics("score", "sngp", {"test": {"nll": 0.5}})
 
     train_method(settings("sngp"), benchmark, run.path, resume=True)

@@ -20,11 +20,11 @@ from kepsvgp.paper.plan import (
 from kepsvgp.paper.tables import FIGURES, TABLES, find
 
 
-@pytest.fixture
 def normalised(given: RunConfig) -> RunConfig:
     return find_method(given.method).normalised(given)
 
 
+@pytest.fixture
 def study(tiny) -> Study:
     return Study(dataset="digits", seeds=2, file=tiny)
 

@@ -50,7 +50,7 @@ def compare(
     benchmark: Benchmark,
     out: Path,
     *,
-    methods: Sequence[str | type[Method]],
+    methods: Sequence[str | type[Method] | Method],
     num_seeds: int = 1,
     splits: Sequence[str] = ("test",),
     console: Console | None = None,
