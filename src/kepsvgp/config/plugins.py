@@ -7,13 +7,12 @@ asked for.
 
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, near_miss
 
 Group = Literal["kepsvgp.methods", "kepsvgp.datasets"]
 
@@ -66,11 +65,9 @@ def find(group: Group, name: str) -> Any:
     module, colon, attribute = place.partition(":")
     if not colon:
         known = places(group)
-        close = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UserError(
             f"{_WORDS[group]} must be one of {', '.join(known)}, or a place such as module:Name; "
-            f"got {name!r}.{hint}"
+            f"got {name!r}.{near_miss(name, known)}"
         )
     # a module beside the command is found, as `python -m` would find it
     if "" not in sys.path:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kepsvgp.config.plugins import find_method
 from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.report import figures
@@ -78,7 +79,8 @@ def _of_kernels(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
         label: seen
         for label, member in leaders.items()
         # what is fitted on top of a trained model has the same kernels
-        if member.method == member.config.method and (seen := member.run.inspection()) is not None
+        if member.method == find_method(member.config.method).name
+        and (seen := member.run.inspection()) is not None
     }
     if found:
         yield "kernel-spectra", figures.kernel_spectra(found)

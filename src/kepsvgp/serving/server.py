@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import PredictionConfig
 from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
 from kepsvgp.data import batches, pictures
@@ -87,7 +88,7 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
         return _predict_examples(model, examples(items), settings, seed)
 
     def calibrate() -> Prediction:
-        known = run.predictions_file(config.train.select, config.method, "val")
+        known = run.predictions_file(config.train.select, find_method(config.method).name, "val")
         # a threshold is one for so many samples, drawn like this
         if settings == config.prediction and seed == config.seed and known.is_file():
             return Prediction.load(known, run=run.identity())
