@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from report.folders import compared, draw, write_run
 from report.tab import Tab
 
-from kepsvgp.config.sections import RunConfig
 from kepsvgp.report import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -123,23 +121,3 @@ def test_table_of_the_chosen_point_shows_all_models_and_columns(browser, digits,
 
     assert needed <= width
     assert cut == []
-
-
-def test_slider_moves_over_fifty_thousand_predictions(browser, tmp_path) -> None:
-    labels = torch.arange(10_000) % 10
-    methods = ("msp", "temperature", "mc_dropout", "kfllla", "svdkl")
-    splits = {
-        name: {"test": draw(labels, seed=place, spread=0.5)} for place, name in enumerate(methods)
-    }
-    run = write_run(tmp_path / "run", splits, config=RunConfig(method="msp"))
-    path = write_report([run], tmp_path / "report.html")
-
-    tab = Tab(browser, path)
-    seen = set()
-    for coverage in range(30, 90, 10):
-        tab.slide(coverage)
-        seen.add(tab.page.inner_text("#abstained-count"))
-    tab.close()
-
-    assert len(seen) == 6
-    assert all("of 10,000" in text for text in seen)

@@ -1,12 +1,10 @@
 """From training to the page, with nothing drawn in between."""
 
-import csv
 import json
 import re
 import sys
 
 import pytest
-from report.hostile import CLASSES, TEXTS
 
 from kepsvgp.cli import main
 
@@ -69,26 +67,12 @@ def test_report_of_trained_runs_has_their_metrics(command, tmp_path) -> None:
     assert "not at hand" not in page
 
 
-def test_report_of_a_users_own_texts_carries_them_escaped(command, tmp_path) -> None:
-    # a CSV file has no empty texts, and no NUL
-    texts = [text.replace("\0", "") for text in TEXTS if text]
-    names = [*CLASSES[:1], *CLASSES[2:]]
-    with (tmp_path / "own.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"])
-        writer.writerows([text, names[i % 3]] for i, text in enumerate(texts * 6))
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "w"]))
-    data = ("data.name=csv", f"data.path={tmp_path / 'own.csv'}", "data.max_length=16")
+def test_report_command_writes_page_and_figures(command, digits_runs, tmp_path) -> None:
+    out, figures = tmp_path / "page.html", tmp_path / "figures"
 
-    vocabulary = f"data.vocabulary={tmp_path / 'vocab.txt'}"
-    command("train", "CONFIG", *data, vocabulary, "--out", tmp_path / "run")
-    command("report", tmp_path / "run", "--out", tmp_path / "report.html")
+    command("report", digits_runs[0].parent, "--out", out, "--figures", figures)
 
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    found = re.search(r'id="report-data">(.*?)</script>', page)
-    assert found is not None
-    (bench,) = json.loads(found[1])["benchmarks"]
-    assert sorted(bench["classes"]) == sorted(names)
-    assert len(bench["shown"]["texts"]) > 5
-    assert set(bench["shown"]["texts"]) <= set(texts)
-    assert "<script>alert" not in page
+    assert out.read_text().startswith("<!doctype html>")
+    written = {path.name for path in figures.iterdir()}
+    names = ("reliability", "risk-coverage", "confidence", "shift-bars", "shift-lines")
+    assert written == {f"{n}.{k}" for n in (*names, "kernel-spectra") for k in ("png", "svg")}

@@ -3,7 +3,6 @@ import hashlib
 import io
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from PIL import Image
 from report.folders import compared, draw, write_run
 from report.hostile import CLASSES, TEXTS, text_benchmark
 
-from kepsvgp.cli import main
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.data.examples import Normalisation, image_examples
@@ -35,9 +33,8 @@ def unpack(packed: dict) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def page(digits_runs, tmp_path_factory) -> str:
-    out = tmp_path_factory.mktemp("page") / "report.html"
-    return write_report(digits_runs, out).read_text()
+def page(digits_page) -> str:
+    return digits_page.read_text()
 
 
 def test_page_numbers_equal_metrics_json(page, digits_runs) -> None:
@@ -66,16 +63,6 @@ def test_page_data_holds_predictions_to_the_bit(page, digits_runs) -> None:
             np.testing.assert_array_equal(unpack(run["test"]["predicted"]), test.predicted)
             entropy = unpack(run["test"]["entropy"]) / 65535 * bench["entropyScale"]
             np.testing.assert_allclose(entropy, test.entropy, atol=bench["entropyScale"] / 65535)
-
-
-def test_page_data_metrics_equal_metrics_json(page, digits_runs) -> None:
-    (bench,) = data_of(page)["benchmarks"]
-    stored = [json.loads((run / "metrics.json").read_text())["score"] for run in digits_runs]
-    kep = [metrics["kep"] for metrics in stored if "kep" in metrics]
-
-    for split, values in bench["models"][0]["metrics"].items():
-        for metric, seeds in values.items():
-            assert seeds == [one[split][metric] for one in kep]
 
 
 def test_page_asks_for_nothing_outside_itself(page) -> None:
@@ -126,44 +113,30 @@ def test_page_escapes_hostile_names(tmp_path) -> None:
     }
 
 
-def test_page_without_the_data_says_so(tmp_path) -> None:
-    config = RunConfig.model_validate({"data": {"name": "cifar10", "root": str(tmp_path / "no")}})
-    run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}}, config=config)
-
-    html = write_report([run], tmp_path / "report.html").read_text()
-
-    assert "The data set is not at hand" in html
-    assert data_of(html)["benchmarks"][0]["shown"] is None
-
-
-def test_page_does_not_show_examples_of_other_data(tmp_path, digits) -> None:
-    other = (digits.test.labels + 1) % 10
-    run = write_run(tmp_path / "run", {"kep": {"test": draw(other)}})
-
-    (comparison,) = compared(run)
-
-    assert find_source(comparison).benchmark is None
-    assert "not those the runs were tested on" in find_source(comparison).notes[0].text
-
-
-def test_page_does_not_show_texts_that_were_replaced(tmp_path) -> None:
+def test_source_is_the_data_of_the_runs_or_nothing(tmp_path) -> None:
     table = tmp_path / "reviews.csv"
     rows = [f"{'good' if k % 2 else 'bad'},text number {k}" for k in range(60)]
     table.write_text("\n".join(["label,text", *rows]))
     config = RunConfig.model_validate({"data": {"name": "csv", "path": str(table)}})
     benchmark = load_benchmark(config.data)
-    run = write_run(
-        tmp_path / "run", {"kep": {"test": draw(benchmark.test.labels, 2)}}, config=config
-    )
-    record = read_json(run / "run.json")
-    write_json(run / "run.json", record | {"splits": benchmark.split_record()})
-    (comparison,) = compared(run)
-    assert find_source(comparison).benchmark is not None
+    labels = benchmark.test.labels
+    (mine,) = compared(write_own(tmp_path / "mine", labels, config, benchmark))
+    (other,) = compared(write_own(tmp_path / "other", 1 - labels, config, benchmark))
+    assert find_source(mine).benchmark is not None
+    assert find_source(other).benchmark is None
 
     table.write_text(table.read_text().replace("text number", "another text"))
+    replaced = find_source(mine)
+    table.unlink()
+    missing = find_source(mine)
 
-    assert find_source(comparison).benchmark is None
-    assert "not those the runs were tested on" in find_source(comparison).notes[0].text
+    assert (replaced.benchmark, missing.benchmark) == (None, None)
+    assert replaced.notes != missing.notes
+
+
+def write_own(folder, labels, config, benchmark):
+    splits = {"kep": {"test": draw(labels, 2)}}
+    return write_run(folder, splits, config=config, splits=benchmark.split_record())
 
 
 def test_page_without_predictions_still_has_its_table(tmp_path) -> None:
@@ -174,14 +147,6 @@ def test_page_without_predictions_still_has_its_table(tmp_path) -> None:
 
     assert 'data-metric="accuracy"' in html
     assert "No predictions of the test set were kept" in html
-
-
-def test_page_holds_several_benchmarks(tmp_path, digits_runs) -> None:
-    other = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(50) % 10)}})
-
-    html = write_report([*digits_runs, other], tmp_path / "report.html").read_text()
-
-    assert [b["title"] for b in data_of(html)["benchmarks"]] == ["digits", "digits (2)"]
 
 
 def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
@@ -313,37 +278,3 @@ def test_history_series_turns_epochs_into_columns() -> None:
         "train.nll": [2.0, 1.0],
         "val.accuracy": [None, 0.5],
     }
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command line in this process and gives its exit code and what it wrote."""
-
-    def run(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["kepsvgp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return exit_.value.code, *capsys.readouterr()
-
-    return run
-
-
-def test_report_command_writes_page_and_figures(command, digits_runs, tmp_path) -> None:
-    out, figures = tmp_path / "page.html", tmp_path / "figures"
-
-    done = command("report", digits_runs[0].parent, "--out", out, "--figures", figures)
-
-    assert done[0] in (0, None)
-    assert done[1].splitlines()[0] == str(out)
-    assert out.read_text().startswith("<!doctype html>")
-    written = {path.name for path in figures.iterdir()}
-    names = ("reliability", "risk-coverage", "confidence", "shift-bars", "shift-lines")
-    assert written == {f"{n}.{k}" for n in (*names, "kernel-spectra") for k in ("png", "svg")}
-
-
-def test_report_command_refuses_a_folder_that_is_no_run(command, tmp_path) -> None:
-    code, _, error = command("report", tmp_path)
-
-    assert code == 2
-    assert error.startswith("error: ")
-    assert "kepsvgp train" in error

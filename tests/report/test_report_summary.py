@@ -28,46 +28,39 @@ def model_of(folder, *predictions: Prediction, method: str = "kep") -> Model:
     return model
 
 
-def test_metric_table_holds_what_metrics_json_holds(digits_runs) -> None:
+def test_metric_table_holds_what_metrics_json_holds_and_marks_the_best(digits_runs) -> None:
     (comparison,) = compared(*digits_runs)
 
     table = metric_table(comparison, "test", OF_A_SET)
 
     stored = [json.loads((run / "metrics.json").read_text())["score"] for run in digits_runs]
     kep = [metrics["kep"]["test"] for metrics in stored if "kep" in metrics]
-    for metric, cell in zip(table.metrics, table.rows[0].cells, strict=True):
-        expected = [values[metric.name] for values in kep]
-        assert list(cell.values) == expected
-        assert cell.mean == np.mean(expected)
-        assert cell.spread == metric.text(float(np.std(expected, ddof=1)))
-
-
-def test_metric_table_marks_the_best_of_each_direction(digits_runs) -> None:
-    (comparison,) = compared(*digits_runs)
-
-    table = metric_table(comparison, "test", OF_A_SET)
-
     for column, metric in enumerate(table.metrics):
-        means = [row.cells[column].mean for row in table.rows]
-        best = max(means) if metric.is_higher_better else min(means)
-        expected = [metric.text(m) == metric.text(best) for m in means]
-        assert [row.cells[column].best for row in table.rows] == expected
+        cells = [row[column] for row in table.rows.values()]
+        expected = [values[metric.name] for values in kep]
+        assert list(cells[0].values) == expected
+        assert cells[0].spread == metric.text(float(np.std(expected, ddof=1)))
+        means = [np.mean(cell.values) for cell in cells]
+        best = metric.text(max(means) if metric.is_higher_better else min(means))
+        assert [cell.best for cell in cells] == [cell.text == best for cell in cells]
 
 
 def test_metric_table_leaves_what_is_not_finite_unmarked(tmp_path) -> None:
     labels = torch.arange(30) % 10
-    perfect = torch.nn.functional.one_hot(labels, 10) * 0.9 + 0.01
-    sure = Prediction(perfect, torch.zeros(30), targets=labels, index=torch.arange(30))
+    probs = torch.nn.functional.one_hot(labels, 10) * 0.9 + 0.01
+    sure = Prediction(probs, torch.zeros(30), targets=labels, index=torch.arange(30))
     first = write_run(tmp_path / "perfect", {"kep": {"test": sure}})
-    other = {"msp": {"test": draw(labels)}}
-    second = write_run(tmp_path / "other", other, config=RunConfig(method="msp"))
+    splits = {"msp": {"test": draw(labels)}}
+    second = write_run(tmp_path / "other", splits, config=RunConfig(method="msp"))
 
     (comparison,) = compared(first, second)
     auroc = metric_table(comparison, "test", [METRICS["auroc"]])
 
-    assert math.isnan(auroc.rows[0].cells[0].values[0])
-    assert auroc.rows[0].cells[0].text == "not finite"
-    assert not any(row.cells[0].best for row in auroc.rows)
+    (perfect,), (other,) = auroc.rows.values()
+    assert math.isnan(perfect.values[0])
+    assert perfect.text == "not finite"
+    assert not perfect.best
+    assert not other.best
 
 
 def calibrated(num: int, seed: int = 3, scale: float = 1.0) -> Prediction:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
-from scipy.stats import norm
+from scipy.stats import binomtest
 
 from kepsvgp.metrics.selective import RiskCoverage
 
@@ -23,26 +23,11 @@ NUM_BINS = 15
 FEW = 10
 
 
-def wilson(
-    successes: Int[ndarray, "*shape"], trials: Int[ndarray, "*shape"], *, level: float = 0.95
-) -> tuple[Float[ndarray, "*shape"], Float[ndarray, "*shape"]]:
-    """Wilson's score interval for a proportion; (0, 1) where nothing was tried."""
-    z = norm.ppf(0.5 + level / 2)
-    n = np.maximum(trials, 1)
-    p = successes / n
-    # (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
-    centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    radius = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    tried = trials > 0
-    low, high = np.clip(centre - radius, 0.0, 1.0), np.clip(centre + radius, 0.0, 1.0)
-    return np.where(tried, low, 0.0), np.where(tried, high, 1.0)
-
-
 @dataclass(frozen=True)
 class Reliability:
     """What a reliability diagram draws: one entry per bin of confidence.
 
-    `low` and `high` are the ends of the 95% interval of the accuracy.
+    `low` and `high` are the ends of Wilson's 95% interval of the accuracy.
     """
 
     edges: Float[ndarray, " edge"]
@@ -66,7 +51,11 @@ def reliability(
     total = np.bincount(which, weights=confidence, minlength=num_bins)
     empty = np.where(count > 0, 1.0, np.nan)
     safe = np.maximum(count, 1)
-    low, high = wilson(hits, count)
+    intervals = [
+        binomtest(k, n).proportion_ci(method="wilson") if n else (0.0, 1.0)
+        for k, n in zip(hits.tolist(), count.tolist(), strict=True)
+    ]
+    low, high = np.array(intervals).T
     return Reliability(
         edges=np.linspace(0.0, 1.0, num_bins + 1),
         count=count,

@@ -226,5 +226,4 @@ def _models(members: Sequence[Member]) -> list[Model]:
         configs = [seeds[0].config for seeds in by_settings.values()]
         for label, seeds in zip(labels_of(name, configs), by_settings.values(), strict=True):
             models.append(Model(label, tuple(sorted(seeds, key=lambda m: m.seed))))
-    order = {id(member): place for place, member in enumerate(members)}
-    return sorted(models, key=lambda model: min(order[id(m)] for m in model.members))
+    return models

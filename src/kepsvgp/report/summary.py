@@ -35,31 +35,23 @@ class Cell(NamedTuple):
         return float(np.mean(self.values)) if self.values else None
 
 
-class Row(NamedTuple):
-    """A line of a table."""
-
-    model: int
-    label: str
-    cells: tuple[Cell, ...]
-
-
 class Table(NamedTuple):
-    """Metrics of all models on one split."""
+    """Metrics of all models on one split: {model: one cell a metric}."""
 
     split: str
     metrics: tuple[Metric, ...]
-    rows: tuple[Row, ...]
+    rows: dict[str, tuple[Cell, ...]]
 
 
 def metric_table(comparison: Comparison, split: str, metrics: Sequence[Metric]) -> Table:
     """Mean ± sd over seeds of every metric that some model has, the best marked."""
     shown = [m for m in metrics if any(model.values(split, m.name) for model in comparison.models)]
     columns = [_column(comparison.models, split, metric) for metric in shown]
-    rows = [
-        Row(place, model.label, tuple(column[place] for column in columns))
+    rows = {
+        model.label: tuple(column[place] for column in columns)
         for place, model in enumerate(comparison.models)
-    ]
-    return Table(split, tuple(shown), tuple(rows))
+    }
+    return Table(split, tuple(shown), rows)
 
 
 def _column(models: Sequence[Model], split: str, metric: Metric) -> list[Cell]:
