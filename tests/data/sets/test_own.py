@@ -340,27 +340,6 @@ def test_two_files_for_one_part_are_refused(tmp_path: Path) -> None:
         load_benchmark(DataConfig(name="csv", path=tmp_path, root=tmp_path))
 
 
-def test_exchanged_images_of_equal_size_have_another_record(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    for name in ("cat", "dog"):
-        (tmp_path / "all" / name).mkdir(parents=True)
-        for number in range(12):
-            pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "all" / name / f"{number}.bmp")
-    config = DataConfig(name="images", path=tmp_path / "all", root=tmp_path, image_size=8)
-    before = load_benchmark(config).split_record()
-
-    first, second = (tmp_path / "all" / "cat" / f"{number}.bmp" for number in (0, 1))
-    first.rename(tmp_path / "kept")
-    second.rename(first)
-    (tmp_path / "kept").rename(second)
-
-    after = load_benchmark(config).split_record()
-    assert not is_same_split(before, after)
-    # that of an older version, of names and sizes, cannot tell
-    assert is_same_split(before | {"contents": "0123"}, after)
-
-
 def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) -> None:
     for name, value in (("cat", 10), ("dog", 200)):
         (tmp_path / "all" / name).mkdir(parents=True)
@@ -371,7 +350,7 @@ def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) 
     config = DataConfig(
         name="images", path=tmp_path / "all", root=tmp_path, image_size=8, grayscale=True
     )
-    before = load_benchmark(config).contents
+    before = load_benchmark(config).split_record()
 
     first, second = (tmp_path / "all" / name / "0.bmp" for name in ("cat", "dog"))
     first.rename(tmp_path / "kept")
@@ -379,7 +358,9 @@ def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) 
     (tmp_path / "kept").rename(second)
 
     after = load_benchmark(config)
-    assert after.contents != before
+    assert not is_same_split(before, after.split_record())
+    # a record of an older version, of names and sizes, cannot tell
+    assert is_same_split(before | {"contents": "0123"}, after.split_record())
     for part in parts(after):
         for position, row in enumerate(part.rows.tolist()):
             # those of the dogs come behind the twelve of the cats

@@ -159,7 +159,7 @@ def read_classes(root: Path, layout: Layout) -> tuple[str, ...]:
         path = binary
     else:
         content = load_plain(store.require(path, layout.name))
-        listed = content.get(layout.names_field) if isinstance(content, dict) else None
+        listed = content.get(layout.names_field)
         names = tuple(
             name.decode("latin1") if isinstance(name, bytes) else str(name)
             for name in (listed if isinstance(listed, list) else ())
@@ -196,7 +196,7 @@ def _rows_of(layout: Layout, name: str) -> int:
 def _read_python(path: Path, layout: Layout, name: str, rows: np.ndarray | None) -> Images:
     expected = f"the file {name} of {layout.title} (python version)"
     content = load_plain(path)
-    if not isinstance(content, dict) or not {"data", layout.label_field} <= content.keys():
+    if not {"data", layout.label_field} <= content.keys():
         raise store.refuse(path, expected, f"it has no fields data and {layout.label_field}")
     data, labels = content["data"], content[layout.label_field]
     shape = (_rows_of(layout, name), PIXELS)

@@ -103,10 +103,10 @@ def _check_memo(stream: BinaryIO) -> None:
             raise pickle.UnpicklingError(f"memo entry {argument} after {count} operations")
 
 
-def _text(name: object) -> object:
+def _text(name: object) -> str:
     # Python 2 wrote bytes
-    return name.decode("latin1") if isinstance(name, bytes) else name
+    return name.decode("latin1") if isinstance(name, bytes) else str(name)
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     return value.array if isinstance(value, _Array) else value

@@ -259,19 +259,10 @@ def jpeg_compression(x: Images, _: torch.Generator, quality: int) -> Images:
 
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
-    "impulse_noise": impulse_noise,
-    "defocus_blur": defocus_blur,
-    "glass_blur": glass_blur,
-    "motion_blur": motion_blur,
-    "zoom_blur": zoom_blur,
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": brightness,
-    "contrast": contrast,
-    "elastic_transform": elastic_transform,
-    "pixelate": pixelate,
-    "jpeg_compression": jpeg_compression,
+    function.__name__: function
+    for function in (
+        *(gaussian_noise, shot_noise, impulse_noise, defocus_blur, glass_blur, motion_blur),
+        *(zoom_blur, snow, frost, fog, brightness, contrast, elastic_transform, pixelate),
+        jpeg_compression,
+    )
 }
