@@ -68,14 +68,15 @@ class PaperKEPAttention(KEPAttention):
         else:
             stacked = torch.cat([self.to_output(branch) for branch in branches], dim=2)
             out = (self._over_tokens(stacked.mT) + self.token_bias).mT
+        out = out.transpose(1, 2).flatten(2)
         if self.training:
             kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
             energy = ksvd.sum_of_squares(e.mT) + ksvd.sum_of_squares(r.mT)
             num_tokens = energy.new_tensor(x.shape[0] * x.shape[1])
             trace = ksvd.mean_trace(self.w_e, self.w_r)
             j = ksvd.objective(energy, num_tokens, self.log_lambda, trace)
-            self.remember(Penalties(kl, j.square()))
-        return out.transpose(1, 2).flatten(2)
+            self.remember(Penalties(kl, j.square()), out)
+        return out
 
     def penalties(self) -> Penalties:
         """KL and KSVD penalty of the last training pass."""

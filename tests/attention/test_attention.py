@@ -123,10 +123,10 @@ def test_layer_used_twice_in_a_pass_has_the_sum_of_its_penalties(
     for x in (first := tokens(generator), second := tokens(generator)):
         layer(x)
         each.append(layer.penalties())
-    layer(first)
-    layer(second)
+    out = layer(first) + layer(second)
     kl, ksvd, sequence_kl = layer.penalties()
 
+    assert out.requires_grad
     assert_close(ksvd, each[0].ksvd + each[1].ksvd)
     # the KL of the parameters counts once, that of each sequence's process every time
     assert_close(kl, each[0].kl)
@@ -134,19 +134,14 @@ def test_layer_used_twice_in_a_pass_has_the_sum_of_its_penalties(
         assert_close(sequence_kl, each[0].sequence_kl + each[1].sequence_kl)
 
 
-@pytest.mark.parametrize("change", ["step", "no gradients"])
-def test_pass_whose_penalties_nobody_asked_for_is_forgotten(
-    change: str, generator: torch.Generator
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_pass_whose_output_nobody_kept_is_forgotten(
+    with_gradients: bool, generator: torch.Generator
 ) -> None:
     layer, x = build(), tokens(generator)
-    if change == "step":
+    with torch.set_grad_enabled(with_gradients):
         layer(x)
-        with torch.no_grad():
-            layer.log_lambda.add_(0.1)
-    else:
-        with torch.no_grad():
-            layer(x)
-    layer(x)
+    assert layer(x).requires_grad
     found = layer.penalties().ksvd
     layer(x)
     assert_close(found, layer.penalties().ksvd)
@@ -417,10 +412,15 @@ def test_no_graph_outlives_its_step(generator: torch.Generator) -> None:
     assert kept[0]() is None
 
 
-def test_evaluation_leaves_nothing_behind(generator: torch.Generator) -> None:
-    layer = build().eval()
-    layer(tokens(generator))
-    with pytest.raises(ValueError, match="forward pass in training mode"):
+@pytest.mark.parametrize("kind", [KEPAttention, PrimalAttention, SGPAttention])
+def test_only_a_training_pass_leaves_penalties_and_only_once(
+    kind: type[PenalisedAttention],
+) -> None:
+    layer, x = kind(DIM, HEAD), torch.randn(BATCH, TOKEN, DIM)
+    layer(x)
+    layer.penalties()
+    layer.eval()(x)
+    with pytest.raises(UserError, match="forward pass in training mode"):
         layer.penalties()
 
 
@@ -479,6 +479,17 @@ def test_bad_inputs_say_what_was_expected(
     layer = build(merge="concat", check_finite=True, dtype=torch.float32)
     with pytest.raises(ValueError, match=message):
         layer._check_inputs(x, mask, num_samples)
+
+
+@pytest.mark.parametrize("kind", [PrimalAttention, SGPAttention])
+def test_other_layers_refuse_a_mask_of_another_kind(
+    kind: type[PenalisedAttention], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = kind(6, 2), torch.randn(2, 3, 6)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for mask in (torch.ones(2, 3), torch.ones(1, 3, dtype=torch.bool)):
+        with pytest.raises(UserError, match="mask must be bool of shape"):
+            layer(x, mask)
 
 
 def test_layer_stands_in_a_plain_module(generator: torch.Generator) -> None:

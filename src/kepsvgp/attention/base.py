@@ -1,5 +1,6 @@
 """What the stochastic layers share: penalties for the objective, and draws that can be fixed."""
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,20 +26,26 @@ class Penalties(NamedTuple):
     training pass. It counts as often as there are training examples."""
 
 
+class _Mark:
+    """A hook that does nothing and lives as long as the graph of an output."""
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+
 class PenalisedLayer(nn.Module):
     """A layer with terms for the objective and, if it is stochastic, something to draw.
 
-    A call in training mode may leave something behind, with `remember`; `recall` takes away what
-    all calls of the pass have left, so that no graph outlives its step. It is not part of the
-    layer's state: copies lack it.
+    A call in training mode may leave something behind, with `remember`; `recall` takes it away
+    again, so that no graph outlives its step. It is not part of the layer's state: copies lack it.
     """
 
     is_stochastic: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._left_behind: list[Any] = []
-        self._step: tuple[bool, int] | None = None
+        self._left_behind: list[tuple[Any, weakref.ref[_Mark] | None]] = []
+        self._had_gradients = True
         self._held_draws: Tensor | None = None
 
     def penalties(self) -> Penalties:
@@ -49,33 +56,37 @@ class PenalisedLayer(nn.Module):
         """Draws that do not depend on the input, sample axis first."""
         raise NotImplementedError
 
-    def remember(self, left_behind: Any) -> None:
-        """Keeps what the penalties of this call need, beside that of other calls in the pass.
+    def remember(self, left_behind: Any, output: Tensor) -> None:
+        """Keeps what the penalties of a call need, beside that of other calls in the pass.
 
+        Other calls are of this pass while the graph of their output lives. Compiled code and
+        passes without gradients have none to tell: there the last call counts.
         Gradient checkpointing repeats a pass inside the backward pass, when the objective has
         its terms already; remembering that one would keep its graph alive.
         """
         if is_in_backward():
             return
-        # A layer may be called twice in a pass. Calls with other parameters belong to a step
-        # whose penalties nobody asked for. Compiled code knows no versions: there the last counts.
-        compiling = torch.compiler.is_compiling()
-        version = -1 if compiling else sum(p._version for p in self.parameters())
-        step = (torch.is_grad_enabled(), version)
-        if compiling or step != self._step:
-            self._left_behind = []
-        self._step = step
-        self._left_behind = [*self._left_behind, left_behind]
+        self._had_gradients = torch.is_grad_enabled()
+        if torch.compiler.is_compiling() or output.grad_fn is None:
+            self._left_behind = [(left_behind, None)]
+            return
+        mark = _Mark()
+        output.grad_fn.register_hook(mark)
+        self._left_behind = [*self._of_this_pass(), (left_behind, weakref.ref(mark))]
+
+    def _of_this_pass(self) -> list[tuple[Any, weakref.ref[_Mark] | None]]:
+        return [call for call in self._left_behind if call[1] is not None and call[1]() is not None]
 
     @property
     def can_train(self) -> bool:
         """Whether the last training pass had gradients, or the layer has no use for them."""
-        had_gradients = self._step is None or self._step[0]
-        return had_gradients or not any(p.requires_grad for p in self.parameters())
+        return self._had_gradients or not any(p.requires_grad for p in self.parameters())
 
     def recall(self) -> list[Any]:
         """What the calls of the last training pass left behind; a second time there is nothing."""
-        left_behind, self._left_behind = self._left_behind, []
+        # the last call counts even if nobody has kept its output
+        calls = self._of_this_pass() or self._left_behind[-1:]
+        left_behind, self._left_behind = [value for value, _ in calls], []
         if not left_behind:
             raise UserError(
                 "penalties must follow a forward pass in training mode, once; there was none "

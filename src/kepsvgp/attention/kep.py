@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import checks
 from kepsvgp.attention.base import draws_of, repeat_mask
-from kepsvgp.attention.kernel_svd import KernelSVDAttention, KSVDLoss, Pass
+from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
 from kepsvgp.errors import UserError
@@ -149,13 +149,17 @@ class KEPAttention(KernelSVDAttention):
         pair = self.scores(sequences, mask_of_each)
         # q(u_d) = N(m_d, L_d L_dᵀ)
         u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        call = None
         if self.training:
             sums = self.statistics(pair, mask_of_each)
             kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
-            self.remember(Pass(sums, self.log_lambda.clone(), kl))
+            call = Call(sums, self.log_lambda.clone(), kl)
         u = self._draws(x, u_tril, num_samples, generator)
         read_out = self._read_out if self.noise == "joint" else self._read_out_tokens
-        return self.dropout(read_out(pair, u, x.shape[:-2]))
+        out = self.dropout(read_out(pair, u, x.shape[:-2]))
+        if call is not None:
+            self.remember(call, out)
+        return out
 
     def posterior_mean(
         self,

@@ -21,7 +21,7 @@ from kepsvgp.attention.statistics import (
 KSVDLoss = Literal["objective", "residual"]
 
 
-class Pass(NamedTuple):
+class Call(NamedTuple):
     """What a call in training leaves behind for its penalties.
 
     Values and not parameters, which may be sharded by the time they are asked for.
@@ -84,13 +84,13 @@ class KernelSVDAttention(PenalisedAttention):
         (`torch.distributed` is initialised), the penalty is that of the whole batch, and all of
         them must call.
         """
-        calls: list[Pass] = self.recall()
+        calls: list[Call] = self.recall()
         penalty = torch.stack([self._ksvd(call) for call in calls]).sum()
         # the KL is that of the parameters, however often they were used
         kl = calls[-1].kl
         return Penalties(torch.zeros_like(penalty) if kl is None else kl, penalty)
 
-    def _ksvd(self, call: Pass) -> Float[Tensor, ""]:
+    def _ksvd(self, call: Call) -> Float[Tensor, ""]:
         total = sum_over_processes(call.statistics)
         if self.ksvd_loss == "residual":
             return ksvd_residual(total)

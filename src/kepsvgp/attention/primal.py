@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import checks
 from kepsvgp.attention.base import repeat_mask
-from kepsvgp.attention.kernel_svd import KernelSVDAttention, Pass
+from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention
 from kepsvgp.attention.projections import Projection
 from kepsvgp.ops.dropout import Dropout
 
@@ -71,12 +71,14 @@ class PrimalAttention(KernelSVDAttention):
         sequences = x.flatten(0, -3)
         mask = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask)
-        if self.training:
-            self.remember(Pass(self.statistics(pair, mask), self.log_lambda.clone(), kl=None))
         # [E, R] W + b, heads side by side
         both = torch.cat([pair.e, pair.r], dim=-2).mT
         out = self.to_output(both.to(x.dtype)).transpose(1, 2).flatten(-2)
-        return self.dropout(out.unflatten(0, x.shape[:-2]))
+        out = self.dropout(out.unflatten(0, x.shape[:-2]))
+        if self.training:
+            sums = self.statistics(pair, mask)
+            self.remember(Call(sums, self.log_lambda.clone(), kl=None), out)
+        return out
 
     def extra_repr(self) -> str:
         """The settings that the parameters do not show."""

@@ -224,15 +224,16 @@ class SGPAttention(PenalisedAttention):
         """A draw of the attention output; see `KEPAttention.forward` for the arguments."""
         checks.tokens(x, mask, num_samples, dim=self.dim, num_tokens=None)
         posterior = self.marginals(x, mask)
-        if self.training:
-            self.remember(posterior.kl)
         # rounding may leave a variance of zero just below it
         floor = torch.finfo(posterior.variance.dtype).tiny
         std = posterior.variance.clamp_min(floor).sqrt()
         eps = self._noise(x, num_samples, generator).to(std)
         values = posterior.mean + std * eps
         merged = values.transpose(-3, -2).flatten(-2).to(x.dtype)
-        return self.dropout(self.to_output(merged))
+        out = self.dropout(self.to_output(merged))
+        if self.training:
+            self.remember(posterior.kl, out)
+        return out
 
     def marginals(
         self,

@@ -105,7 +105,8 @@ class Block(nn.Module):
     def pools_samples(self, x: Float[Tensor, "*sample batch token dim"]) -> bool:
         """Whether samples are pooled without being formed, and so in slices of their own."""
         return (
-            is_untouched(self.attention, KEPAttention)
+            isinstance(self.attention, KEPAttention)
+            and is_untouched(self.attention, KEPAttention)
             and self.attention.has_narrow_factors
             and is_untouched(self.mlp, MLP)
             and can_pool_samples(x, self.mlp_norm, self.mlp)
