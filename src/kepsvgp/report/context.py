@@ -132,7 +132,7 @@ def _lead(best: Sequence[Model], count: int, verdicts: dict[str, Verdict | None]
     span = texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
     return (
         f"No model ranks its own mistakes clearly best: {_listed(names)} (AURC {span}) cannot be "
-        f"told apart. Each {_answers(found)}."
+        f"told apart. They {_answers(found)}."
     )
 
 
@@ -140,7 +140,7 @@ def _answers(found: Sequence[Verdict]) -> str:
     risk = _share(found[0].risk, 0)
     least, most = (_share(pick(v.coverage for v in found)) for pick in (min, max))
     if max(v.coverage for v in found) == 0:
-        return f"cannot keep its errors below {risk}, however few inputs it answers"
+        return f"cannot keep errors below {risk}, however few inputs are answered"
     span = most if least == most else f"{least} to {most}"
     return f"can answer {span} of inputs with at most {risk} errors"
 

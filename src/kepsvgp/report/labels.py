@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kepsvgp.config.plugins import find_method, section_kinds
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 
@@ -14,14 +14,9 @@ OF_A_SEED = ("seed", "data.path", "model.svdkl.softmax_run")
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
-    """What makes a run another model, the sections of other methods aside."""
-    own = find_method(config.method).section_name
-    foreign = tuple(f"model.{name}." for name in section_kinds() if name != own)
-    return {
-        name: value
-        for name, value in config.identity().items()
-        if name not in OF_A_SEED and not name.startswith(foreign)
-    }
+    """What makes a run another model; settings that cannot matter to its method do not."""
+    settings = find_method(config.method).normalised(config).identity()
+    return {name: value for name, value in settings.items() if name not in OF_A_SEED}
 
 
 def name_of(trained: str, method: str) -> str:

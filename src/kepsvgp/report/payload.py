@@ -22,7 +22,6 @@ from kepsvgp.report.models import Comparison, Member, Model
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.inspection import Inspection
 
-TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4", "f4": "<f4"}
 TOP_CLASSES = 5
 NUM_QUANTILES = 1001
 MAX_FOREIGN_POINTS = 800
@@ -40,7 +39,7 @@ TITLES = {
 
 def pack(values: ndarray, kind: str) -> dict[str, str]:
     """An array as base64 of its little-endian bytes."""
-    data = np.ascontiguousarray(values).astype(TYPES[kind]).tobytes()
+    data = np.ascontiguousarray(values).astype(f"<{kind}").tobytes()
     return {"type": kind, "data": base64.b64encode(data).decode()}
 
 

@@ -113,8 +113,9 @@ function drawTraining(host, width, runs, name) {
   }
   const last = Math.max(...runs.map((run) => run.history.epoch.at(-1)));
   const first = Math.min(...runs.map((run) => run.history.epoch[0]));
+  const epochs = [first, Math.max(first + 1, last)];
   const c = chart(host, width, {
-    height: 210, x: [first, Math.max(first + 1, last)], y: [low, high], logY, xLabel: "epoch",
+    height: 210, x: epochs, xTicks: ticks(...epochs, 6).filter(Number.isInteger), y: [low, high], logY, xLabel: "epoch",
     label: `${name} over epochs for ${runs.length} runs; the numbers are in the table below.`,
   });
   for (const run of runs) {
