@@ -20,7 +20,9 @@ def test_scores_and_penalty_match_the_authors_numbers(golden: Path) -> None:
         g = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     heads, landmarks, rank = g["w_e"].shape
     dim = g["x"].shape[-1]
-    layer = PrimalAttention(dim, heads, rank=rank, num_landmarks=landmarks).double()
+    layer = PrimalAttention(
+        dim, heads, rank=rank, num_landmarks=landmarks, projection="landmark"
+    ).double()
     state = {
         "to_qk.weight": g["qk_weight"],
         "w_e": g["w_e"],

@@ -13,6 +13,7 @@ from kepsvgp.attention.base import draws_of, repeat_mask
 from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
+from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
 from kepsvgp.errors import UserError
 from kepsvgp.maths import svgp
 from kepsvgp.maths.ksvd import at_least_float32
@@ -77,13 +78,13 @@ class KEPAttention(KernelSVDAttention):
         merge: Merge = "add",
         num_tokens: int | None = None,
         num_landmarks: int | None = None,
-        projection: Projection = "dual",
+        projection: Projection = PROJECTION,
         noise: Noise = "joint",
         branches: Branches = "er",
         qk_bias: bool = False,
         dropout: float = 0.0,
         ksvd_loss: KSVDLoss = "objective",
-        posterior_scale: float = 0.1,
+        posterior_scale: float = POSTERIOR_SCALE,
         check_finite: bool = False,
     ) -> None:
         checks.positive(

@@ -10,6 +10,7 @@ from kepsvgp.attention import checks
 from kepsvgp.attention.base import repeat_mask
 from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention
 from kepsvgp.attention.projections import Projection
+from kepsvgp.config.defaults import PROJECTION
 from kepsvgp.ops.dropout import Dropout
 
 
@@ -42,7 +43,7 @@ class PrimalAttention(KernelSVDAttention):
         *,
         rank: int = 10,
         num_landmarks: int | None = None,
-        projection: Projection = "landmark",
+        projection: Projection = PROJECTION,
         qk_bias: bool = False,
         dropout: float = 0.0,
     ) -> None:

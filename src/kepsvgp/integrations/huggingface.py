@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import logits_of, predict
@@ -44,8 +45,8 @@ class KEPTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
-        ksvd_weight: float = 0.1,
-        kl_weight: float = 1.0,
+        ksvd_weight: float = KSVD_WEIGHT,
+        kl_weight: float = KL_WEIGHT,
         num_train: int | None = None,
         new_learning_rate: float | None = None,
         num_samples: int = 10,

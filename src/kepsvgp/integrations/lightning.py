@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.conversion import parameter_groups
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, predict
@@ -42,8 +43,8 @@ class KEPModule(LightningModule):
         model: nn.Module,
         *,
         num_train: int,
-        ksvd_weight: float = 0.1,
-        kl_weight: float = 1.0,
+        ksvd_weight: float = KSVD_WEIGHT,
+        kl_weight: float = KL_WEIGHT,
         lr: float = 1e-4,
         new_lr: float | None = None,
         weight_decay: float = 0.0,

@@ -112,7 +112,7 @@ class Method:
 
     def normalised(self, config: RunConfig) -> RunConfig:
         """The same run with everything that cannot matter to this method at its default."""
-        kinds = section_kinds()
+        config, kinds = config.of_method(config.method), section_kinds()
         changes: dict[str, Any] = {n: kind() for n, kind in kinds.items() if n != self.section_name}
         if "kep_layers" in self.ignores:
             changes["kep_layers"] = ModelConfig.model_fields["kep_layers"].default

@@ -128,4 +128,4 @@ def rows(comparison: Comparison, split: str, metrics: Sequence[str]) -> Iterator
             deviation = comparison.deviation(method, split, metric)
             mean = f"{comparison.mean(method, split, metric):.3f}"
             cells.append(mean if deviation is None else f"{mean} ± {deviation:.3f}")
-        yield [method, *cells]
+        yield [comparison.titles.get(method, method), *cells]

@@ -30,6 +30,7 @@ from kepsvgp.attention.base import (
     use_draws,
 )
 from kepsvgp.attention.softmax import SoftmaxAttention
+from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, call, evaluating
@@ -95,7 +96,7 @@ class MCDropout:
 
 def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
     """There is nothing to fit; a model without dropout is refused."""
-    if not _attention_modules(model):
+    if not _has_dropout(model):
         raise UserError(
             "mc_dropout must have a model with dropout to sample; this one has none. "
             "Train it with model.dropout greater than zero."
@@ -241,17 +242,27 @@ def _attention_dropout(model: nn.Module, sampling: SharedDropout) -> Iterator[No
 
 
 def _attention_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules that may hand a dropout rate to attention: a number, or a child's rate."""
+    """Modules that hand a dropout rate to attention in training: theirs, or that of a child.
+
+    Attention is what conversion knows as such, and our own; of other models those modules that
+    have a dropout layer.
+    """
+    known = {candidate.module for candidate in candidates(model)}
     return [
         module
         for module in model.modules()
         if not isinstance(module, nn.Dropout | PenalisedAttention)
         and (
             any(isinstance(child, nn.Dropout) and child.p > 0 for child in module.children())
-            or any(
-                isinstance(value, float) and value > 0
-                for name, value in vars(module).items()
-                if "drop" in name
-            )
+            or (isinstance(module, SoftmaxAttention) and module.attention_dropout > 0)
+            or module in known
         )
     ]
+
+
+def _has_dropout(model: nn.Module) -> bool:
+    return any(
+        (isinstance(module, nn.Dropout) and module.p > 0)
+        or (isinstance(module, SoftmaxAttention) and module.attention_dropout > 0)
+        for module in model.modules()
+    )

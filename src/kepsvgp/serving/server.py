@@ -80,7 +80,7 @@ def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> Server:
 
 def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
     config, record = run.config(), run.record()
-    model = run.model()
+    model = run.model().to(find_device(config.train.device, is_binding=False))
     settings = config.prediction.model_copy(update={"num_samples": num_samples})
     load, examples = _run_inputs(run)
 
@@ -121,14 +121,13 @@ def _run_inputs(
 def _predict_examples(
     model: nn.Module, examples: Examples, settings: PredictionConfig, seed: int
 ) -> Prediction:
-    device = find_device()
     return predict_batches(
-        model.to(device),
+        model,
         batches(examples, settings.batch_size, bucket=True),
         num_samples=settings.num_samples,
         average=settings.average,
         seed=seed,
-        device=device,
+        device=next(model.parameters()).device,
     )
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import Penalties, penalised_layers
+from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import logits_of
 from kepsvgp.maths.ksvd import at_least_float32
@@ -28,8 +29,8 @@ def loss(
     model: nn.Module,
     *,
     num_train: int,
-    ksvd_weight: float,
-    kl_weight: float = 1.0,
+    ksvd_weight: float = KSVD_WEIGHT,
+    kl_weight: float = KL_WEIGHT,
     label_smoothing: float = 0.0,
 ) -> LossTerms:
     r"""Terms of the objective for one batch that `model` has just passed in training mode.
