@@ -11,6 +11,7 @@ from kepsvgp.runs.folder import RunFolder, find_runs
 
 def test_find_runs_looks_inside_a_folder_of_runs(tmp_path) -> None:
     runs = [RunFolder(write_run(tmp_path / name, {})) for name in ("a", "b/c")]
+    (tmp_path / "b" / "config.toml").write_text("of = 'another program'")
 
     assert find_runs([tmp_path]) == runs
     assert find_runs([runs[1].path, runs[1].path]) == runs[1:]

@@ -322,8 +322,11 @@ def find_runs(paths: Sequence[Path]) -> list[RunFolder]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} must be a run folder; there is no such folder.")
-        is_run = RunFolder(path).config_file.exists()
-        inside = [path] if is_run else [file.parent for file in path.rglob("config.toml")]
+        # a config.toml without a record beside it may be anybody's
+        records = path.rglob("run.json")
+        inside = [file.parent for file in records if file.with_name("config.toml").exists()]
+        if RunFolder(path).config_file.exists():
+            inside = [path]
         if not inside:
             raise UserError(
                 f"{path} must be a run folder or hold some; it has no config.toml, nor has a "
