@@ -35,6 +35,11 @@ class Call(NamedTuple):
 class KernelSVDAttention(PenalisedAttention):
     """Attention through the scores E = Φ_q W_e and R = Φ_k W_r; see `KEPAttention`."""
 
+    # what the projection learns: the first two, or the third
+    w_e: Tensor
+    w_r: Tensor
+    to_dual: nn.Linear
+
     def __init__(
         self,
         dim: int,
