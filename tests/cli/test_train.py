@@ -72,11 +72,15 @@ def test_version_is_told(monkeypatch, capsys) -> None:
     assert capsys.readouterr().out == f"kepsvgp {version('kepsvgp')}\n"
 
 
-def test_train_names_its_folder_by_config_method_and_seed(config, tmp_path, monkeypatch) -> None:
+def test_train_names_its_folder_and_tells_of_a_shorter_warm_up(
+    config, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert call(monkeypatch, "train", config, "method=msp", "seed=3", "train.epochs=1") == 0
+    changes = ("method=msp", "seed=3", "train.epochs=1", "train.warmup_epochs=2")
+    assert call(monkeypatch, "train", config, *changes) == 0
 
+    assert "shortened from 2 to 0.5 of 1 epochs" in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "runs" / "small-msp-3" / "metrics.json").exists()
 
 

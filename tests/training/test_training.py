@@ -1,6 +1,5 @@
 import importlib.metadata
 import itertools
-import json
 import math
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,17 +32,13 @@ def small(**train_values: object) -> RunConfig:
             "method": "kep",
             "data": {"train_limit": 96, "val_limit": 50, "test_limit": 50},
             "model": {
-                "depth": 2,
-                "dim": 12,
-                "num_heads": 2,
-                "mlp_dim": 12,
-                "patch_size": 4,
+                "depth": 2, "dim": 12, "num_heads": 2, "mlp_dim": 12, "patch_size": 4,
                 "kep": {"rank": 3},
             },
             "prediction": {"num_samples": 2},
             "train": {"epochs": 2, "batch_size": 32, "lr": 1e-2} | train_values,
         }
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +73,19 @@ def test_learning_rate_grows_then_falls_to_its_minimum() -> None:
     assert rates[10] == 1e-2
     assert all(before > after for before, after in itertools.pairwise(rates[10:]))
     assert math.isclose(rates[-1], 1e-4)
+    assert learning_rate(0, 1, TrainConfig(epochs=1, lr=0.5)) == 0.5
     # half of the way down after half of the steps
     assert_close(learning_rate(10 + 39 // 2, 5, config), (1e-2 + 1e-4) / 2, rtol=0.05, atol=0)
 
 
-def test_learning_rate_of_a_single_step_is_the_highest() -> None:
-    assert learning_rate(0, 1, TrainConfig(epochs=1, lr=0.5)) == 0.5
+@pytest.mark.parametrize(("epochs", "warmup"), [(1, 0.5), (5, 2.5), (6, 5)])
+def test_warmup_leaves_half_of_a_short_training(epochs: int, warmup: float) -> None:
+    config = TrainConfig(epochs=epochs, warmup_epochs=5)
+
+    assert config.warmup == warmup
+    rates = [learning_rate(step, 4, config) for step in range(4 * epochs)]
+    assert rates.index(max(rates)) == round(4 * warmup) - 1
+    assert math.isclose(rates[-1], config.min_lr)
 
 
 def test_derived_seeds_differ_by_every_part() -> None:
@@ -140,19 +142,11 @@ def test_run_folder_has_what_it_promises(digits, tmp_path) -> None:
     assert history[0].keys() == {
         "epoch", "lr", "train", "val", "seconds", "data_wait", "val_seconds"
     }  # fmt: skip
-    assert history[0]["train"].keys() == {"total", "nll", "kl", "ksvd"}
-    assert history[0]["val"].keys() == {"accuracy", "mcc", "nll"}
-    assert 0 <= history[0]["data_wait"] < 1
-
-
-def test_history_s_terms_add_up(digits, tmp_path) -> None:
-    config = small()
-    run = train(config, digits, tmp_path / "run")
-
-    for entry in run.history():
-        terms = entry["train"]
+    for terms in (entry["train"] for entry in history):
         penalties = terms["kl"] / len(digits.train) + config.objective.ksvd_weight * terms["ksvd"]
         assert_close(terms["total"], terms["nll"] + penalties, rtol=1e-5, atol=1e-6)
+    assert history[0]["val"].keys() == {"accuracy", "mcc", "nll"}
+    assert 0 <= history[0]["data_wait"] < 1
 
 
 def test_weight_of_the_kl_is_that_of_kep_layers_alone(digits, tmp_path) -> None:
@@ -329,13 +323,6 @@ def test_finished_run_is_left_as_it_is(digits, tmp_path) -> None:
     assert after == before
 
 
-def test_existing_run_is_not_overwritten(digits, tmp_path) -> None:
-    train(small(epochs=1), digits, tmp_path / "run")
-
-    with pytest.raises(UserError, match="has a run already"):
-        train(small(epochs=1), digits, tmp_path / "run")
-
-
 def test_folder_of_something_else_is_not_touched(digits, tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
 
@@ -345,21 +332,31 @@ def test_folder_of_something_else_is_not_touched(digits, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_resume_refuses_another_configuration(digits, tmp_path) -> None:
-    train(small(epochs=1), digits, tmp_path / "run")
-
-    with pytest.raises(UserError, match=r"train\.epochs, train\.lr differ"):
-        train(small(epochs=2, lr=0.1), digits, tmp_path / "run", resume=True)
-
-
-def test_resume_refuses_other_data(digits, tmp_path) -> None:
-    run = train(small(epochs=1), digits, tmp_path / "run")
+def other_splits(run: RunFolder) -> None:
     record = run.record()
     record["splits"]["checksums"]["train"] = "0"
     files.write_json(run.record_file, record)
 
-    with pytest.raises(UserError, match="must keep its data"):
-        train(small(epochs=1), digits, tmp_path / "run", resume=True)
+
+@pytest.mark.parametrize(
+    ("harm", "changes", "message"),
+    [
+        (None, {"epochs": 2, "lr": 0.1}, r"train\.epochs, train\.lr differ"),
+        (other_splits, {}, "must keep its data"),
+        (
+            lambda run: run.state_file.write_bytes(b"nonsense"),
+            {},
+            r"state\.safetensors must hold the state of a run",
+        ),
+    ],
+)
+def test_resume_refuses_what_is_not_the_same_run(digits, tmp_path, harm, changes, message) -> None:
+    run = train(small(epochs=1), digits, tmp_path / "run")
+    if harm is not None:
+        harm(run)
+
+    with pytest.raises(UserError, match=message):
+        train(small(**{"epochs": 1, **changes}), digits, run.path, resume=True)
 
 
 def test_second_process_is_told_and_touches_nothing(digits, tmp_path) -> None:
@@ -390,14 +387,6 @@ def test_run_that_another_process_made_meanwhile_is_left_alone(
     assert RunFolder(tmp_path / "run").config().train.lr == 1e-2
 
 
-def test_damaged_state_is_named(digits, tmp_path) -> None:
-    run = train(small(epochs=1), digits, tmp_path / "run")
-    run.state_file.write_bytes(b"nonsense")
-
-    with pytest.raises(UserError, match=r"state\.safetensors must hold the state of a run"):
-        train(small(epochs=1), digits, run.path, resume=True)
-
-
 def test_loss_that_is_not_finite_ends_the_run_with_advice(digits, tmp_path) -> None:
     with pytest.raises(UserError, match=r"epoch 1, batch \d.*Lower train\.lr=1e\+30"):
         train(small(lr=1e30, min_lr=0), digits, tmp_path / "run")
@@ -426,13 +415,6 @@ def test_tensorboard_files_hold_the_history(digits, tmp_path) -> None:
     events.Reload()
     totals = [event.value for event in events.Scalars("train/total")]
     assert_close(totals, [entry["train"]["total"] for entry in run.history()], rtol=1e-6, atol=0)
-
-
-def test_history_is_one_json_object_a_line(digits, tmp_path) -> None:
-    run = train(small(), digits, tmp_path / "run")
-
-    lines = run.history_file.read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
 def test_training_flushes_denormals(digits, tmp_path, monkeypatch) -> None:

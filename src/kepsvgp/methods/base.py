@@ -161,17 +161,11 @@ class Method:
         return config
 
     def train(
-        self,
-        config: RunConfig,
-        benchmark: Benchmark,
-        out: Path,
-        *,
-        resume: bool = False,
-        console: Console | None = None,
+        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
     ) -> RunFolder:
-        """Trains into a run folder; see `kepsvgp.training.loop.train`."""
+        """Trains into a run folder; `options` are those of `kepsvgp.training.loop.train`."""
         self.check_installed()
-        return train(config, benchmark, out, resume=resume, console=console)
+        return train(config, benchmark, out, **options)
 
     def check_runs(self, runs: Sequence[RunFolder]) -> None:
         """Refuses runs of another method, and several where one is asked."""

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -16,24 +16,11 @@ from rich.console import Console
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.files import read_json, write_json
-from kepsvgp.inference.prediction import Prediction, Predictor
+from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods.base import Direct, Method
 from kepsvgp.methods.msp import MSP
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
-
-
-@runtime_checkable
-class Fitted(Protocol):
-    """A predictor that can be kept."""
-
-    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
-        """The prediction for a batch."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Writes what is not in the trained model."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -87,11 +74,11 @@ class PostHoc(Method):
         """The method that it is fitted to."""
         return self._base
 
-    def fit(self, trained: Trained) -> Fitted:
-        """Fits it; the test set is not looked at."""
+    def fit(self, trained: Trained) -> Any:
+        """A predictor with `save`; the test set is not looked at."""
         raise NotImplementedError
 
-    def load(self, folder: Path, trained: Trained) -> Fitted:
+    def load(self, folder: Path, trained: Trained) -> Any:
         """What `save` wrote of it, for the same models."""
         raise NotImplementedError
 

@@ -75,22 +75,16 @@ class SNGP(Method):
         return model
 
     def train(
-        self,
-        config: RunConfig,
-        benchmark: Benchmark,
-        out: Path,
-        *,
-        resume: bool = False,
-        console: Console | None = None,
+        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
     ) -> RunFolder:
         """Trains the network, then fits the posterior of every checkpoint."""
-        run = train(config, benchmark, out, resume=resume, console=console, finish=False)
+        run = train(config, benchmark, out, **options, finish=False)
         if is_main_process():
             if not run.is_finished():
                 # what was measured before has no posterior in it
                 run.forget_results()
             for checkpoint in CHECKPOINTS:
-                _finish(run, benchmark, checkpoint, console)
+                _finish(run, benchmark, checkpoint, options.get("console"))
             # what was selected is one of them
             chosen = run.weights_file(config.train.select)
             write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))

@@ -112,27 +112,23 @@ class SVDKL(Method):
         return config.model_copy(update={"model": config.model.model_copy(update={"svdkl": svdkl})})
 
     def train(
-        self,
-        config: RunConfig,
-        benchmark: Benchmark,
-        out: Path,
-        *,
-        resume: bool = False,
-        console: Console | None = None,
+        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
     ) -> RunFolder:
         """Trains both steps, or the second alone where a softmax run is given.
 
         The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
         """
         self.check_installed()
-        RunFolder(out).check_place(config, make_record(benchmark), resume=resume)
-        first = self._softmax_run(config, benchmark, Path(f"{out}-softmax"), console)
+        RunFolder(out).check_place(
+            config, make_record(benchmark), resume=options.get("resume", False)
+        )
+        first = self._softmax_run(config, benchmark, Path(f"{out}-softmax"), options.get("console"))
         second = SecondStep(
             self.schedule(config),
             self.starting_weights(config, first.model()),
             self.settings(config.model).lr_factor,
         )
-        return train(config, benchmark, out, resume=resume, console=console, second=second)
+        return train(config, benchmark, out, **options, second=second)
 
     def schedule(self, config: RunConfig) -> TrainConfig:
         """Settings of the loop in the second step."""

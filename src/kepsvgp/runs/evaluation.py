@@ -3,9 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-import torch
 from rich.console import Console
 from torch import nn
 
@@ -23,29 +22,9 @@ from kepsvgp.runs.weights import Checkpoint
 SplitMetrics = dict[str, dict[str, float]]
 
 
-@runtime_checkable
-class Asked(Protocol):
-    """What a run is asked through: a method, under the name that its results have."""
-
-    name: str
-
-    def predictor(
-        self,
-        run: RunFolder,
-        benchmark: Benchmark,
-        checkpoint: Checkpoint,
-        *,
-        members: Sequence[RunFolder] = (),
-        device: torch.device | None = None,
-        console: Console | None = None,
-    ) -> Predictor:
-        """What answers for a checkpoint of a run; see `kepsvgp.methods.base.Method`."""
-        ...
-
-
 def measure(
     run: RunFolder,
-    method: Asked,
+    method: Any,
     benchmark: Benchmark,
     splits: Sequence[str] = ("val", "test"),
     *,
@@ -58,7 +37,7 @@ def measure(
 
     Args:
         run: Where results are, and go.
-        method: The method of the run, or one that is fitted to it.
+        method: The method of the run, or one that is fitted to it; see `kepsvgp.methods.base`.
         benchmark: The data of the run.
         splits: As for `evaluate`.
         checkpoint: Which weights; None for those that the run selected.
