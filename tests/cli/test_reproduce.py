@@ -51,7 +51,7 @@ def local(tiny, tmp_path_factory) -> Path:
     """A sweep in two processes at a time."""
     out = tmp_path_factory.mktemp("local")
     done = run(command(tiny, out, "--jobs", 2))
-    assert "# Table 7. KEP-SVGP as a complement" in done.stdout
+    assert "Table 7. KEP-SVGP as a complement" in done.stdout
     assert "[2/2]" in done.stderr
     return out
 
@@ -104,7 +104,8 @@ def test_reproduce_dry_run_says_what_is_left(local, tiny, tmp_path, monkeypatch,
         main_exits_well()
         shown = capsys.readouterr().out
         assert re.search(told, shown)
-        assert "table7, digits: 8 rows × 7 columns" in shown
+        assert "table7, digits: MSP, Temperature Scaling, MC Dropout" in shown
+        assert "KEP-SVGP + KFLLLA × 7 columns" in shown
     assert "40 epochs to train" in shown
     assert not (tmp_path / "new").exists()
 

@@ -18,7 +18,7 @@ from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, predict_batches
 from kepsvgp.methods.svdkl import SVDKL
 from kepsvgp.models.sngp import RandomFeatureGP
-from kepsvgp.paper.plan import Ask, Task
+from kepsvgp.paper.plan import Evaluation, Task
 from kepsvgp.paper.work import perform
 from kepsvgp.runs.evaluation import evaluate
 from kepsvgp.runs.folder import RunFolder
@@ -320,7 +320,8 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
     run = train(settings("sngp"), benchmark, tmp_path / "run", finish=False)
     assert not run.is_finished()
     assert (run.unfinished() or "").startswith("stopped after its last epoch")
-    task = Task(name="run", config=settings("sngp"), asks=(Ask("sngp", "score", "val"),))
+    wanted = (Evaluation("sngp", "score", "val"),)
+    task = Task(name="run", config=settings("sngp"), evaluations=wanted)
     assert perform(task, tmp_path) == {}
     assert run.is_finished()
     head = run.model().head

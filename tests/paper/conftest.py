@@ -8,13 +8,12 @@ import pytest
 from sweeps import TINY
 
 from kepsvgp.metrics import UndefinedMetricWarning
-from kepsvgp.paper import sweep
-from kepsvgp.paper.declarations import Table
-from kepsvgp.paper.filled import Filled, fill_table
-from kepsvgp.paper.plan import Study, Task
-from kepsvgp.paper.sweep import Piece
-from kepsvgp.paper.tables import NAMES
-from kepsvgp.paper.timing import measure
+from kepsvgp.paper.filled import FilledTable, fill_table
+from kepsvgp.paper.plan import Plan, PlannedExhibit, Task, make_plan
+from kepsvgp.paper.records import OutputRoot
+from kepsvgp.paper.study import Study
+from kepsvgp.paper.tables import NAMES, choose, find
+from kepsvgp.paper.timing import measure_times
 from kepsvgp.paper.work import perform
 
 
@@ -40,21 +39,22 @@ def inside(folder: Path) -> Iterator[None]:
 class Swept:
     """Every table and figure of the paper on tiny digits, done in this process."""
 
-    def __init__(self, out: Path, pieces: list[Piece]) -> None:
-        self.out, self.pieces = out, pieces
-        self._filled: dict[str, Filled] = {}
+    def __init__(self, plan: Plan, out: Path) -> None:
+        self.plan, self.out, self.root = plan, out, OutputRoot(out)
+        self._filled: dict[str, FilledTable] = {}
 
-    def piece(self, name: str) -> Piece:
-        return next(piece for piece in self.pieces if piece.exhibit.name == name)
+    def planned(self, name: str) -> PlannedExhibit:
+        return next(each for each in self.plan.exhibits if each.exhibit.name == name)
 
     def study(self) -> Study:
-        return self.pieces[0].study
+        return self.plan.exhibits[0].study
 
-    def filled(self, name: str) -> Filled:
+    def tasks(self, name: str) -> tuple[Task, ...]:
+        return make_plan([find(name)], "digits", lambda _: self.study()).tasks
+
+    def filled(self, name: str) -> FilledTable:
         if name not in self._filled:
-            exhibit, study = self.piece(name)
-            assert isinstance(exhibit, Table)
-            self._filled[name] = fill_table(exhibit, study, self.out, resamples=50)
+            self._filled[name] = fill_table(self.planned(name), self.root, resamples=50)
         return self._filled[name]
 
 
@@ -62,18 +62,16 @@ class Swept:
 def swept(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     out = tmp_path_factory.mktemp("swept")
     study = Study(dataset="digits", seeds=2, file=tiny)
-    # seventy-five sets for each method that is asked about shifts: two will do
+    # seventy-five sets for each method that is measured on shifts: two will do
     few = ["msp", "kep", "deep_ensembles", "kep_ensembles"]
     rows = {"table2": few, "figure5": few, "defaults": ["msp", "landmark", "dual"]}
-    exhibits = [sweep.exhibits([name], rows.get(name, []))[0] for name in (*NAMES, "defaults")]
-    pieces = sweep.pieces(exhibits, "digits", lambda _: study)
-    jobs = sweep.jobs_of(pieces)
+    exhibits = [choose([name], rows.get(name, []))[0] for name in (*NAMES, "defaults")]
+    plan = make_plan(exhibits, "digits", lambda _: study)
     with inside(out), warnings.catch_warnings():
         # sixteen images under a corruption may all be wrong
         warnings.simplefilter("ignore", UndefinedMetricWarning)
-        for job in (*jobs.tasks, *jobs.timings):
-            if isinstance(job, Task):
-                assert perform(job, Path()) == {}
-            else:
-                measure(job, Path())
-    return Swept(out, pieces)
+        for task in plan.tasks:
+            assert perform(task, Path()) == {}
+        for timing in plan.timings:
+            measure_times(timing, Path())
+    return Swept(plan, out)

@@ -3,15 +3,17 @@ from math import nan
 import pytest
 
 from kepsvgp.metrics import Interval
-from kepsvgp.paper.cells import Cell
-from kepsvgp.paper.claims import Claim, _claim
+from kepsvgp.paper.cells import UNDEFINED, Cell, Reason
+from kepsvgp.paper.claims import Claim, make_claim
 from kepsvgp.paper.declarations import Column, Pair
-from kepsvgp.paper.filled import Filled, best_rows
+from kepsvgp.paper.filled import FilledTable
 from kepsvgp.paper.formats import markdown, ours_text, paper_text
-from kepsvgp.paper.plan import Study
+from kepsvgp.paper.plan import plan_exhibit
 from kepsvgp.paper.published import Number, published
-from kepsvgp.paper.tables import KEP, MSP, find
+from kepsvgp.paper.study import Study
+from kepsvgp.paper.tables import choose
 
+MEMORY = Reason("failed", "seed 1 failed: no | memory")
 NUMBERS = (Number(84.7, 0.61, 2), Number(83.5, 0.43, 2))
 
 
@@ -31,17 +33,15 @@ NUMBERS = (Number(84.7, 0.61, 2), Number(83.5, 0.43, 2))
     ],
 )
 def test_verdict_follows_the_interval_and_the_better_side(metric, interval, verdict) -> None:
-    claim = Claim("kep", "msp", Column(metric, "test"), NUMBERS, "cifar10", interval)
+    claim = Claim("kep", "msp", Column(metric, "test"), NUMBERS, interval)
     assert claim.verdict == verdict
 
 
 @pytest.mark.parametrize("interval", [Interval(nan, nan, nan), Interval(0.02, nan, nan)])
 def test_what_no_resample_defines_is_unknown(interval) -> None:
-    numbers = {"cifar10": {"kep": {"accuracy": NUMBERS[0]}, "msp": {"accuracy": NUMBERS[1]}}}
-    column = Column("accuracy", "test")
-    claim = _claim(numbers, Pair("kep", "msp"), column, "cifar10", {column.key: interval}, "")
+    claim = make_claim(Pair("kep", "msp"), Column("accuracy", "test"), NUMBERS, interval)
     assert claim is not None
-    assert (claim.verdict, claim.reason) == ("unknown", "undefined for these predictions")
+    assert (claim.verdict, claim.reason) == ("unknown", UNDEFINED)
 
 
 def test_cell_has_the_deviation_of_a_sample() -> None:
@@ -64,10 +64,11 @@ def test_numbers_are_shown_in_the_paper_s_units() -> None:
     assert paper_text(None) == "–"
 
 
-def filled(cells: dict[tuple[str, str], Cell]) -> Filled:
+def filled(cells: dict[tuple[str, str], Cell]) -> FilledTable:
     columns = (Column("accuracy", "test"), Column("nll", "test"))
-    study = Study(dataset="cifar10")
-    return Filled(find("table1"), study, (MSP, KEP), columns, cells, [], ["all is well"], {})
+    (table,) = choose(["table1"], ["msp", "kep"])
+    planned = plan_exhibit(table, Study(dataset="cifar10"))
+    return FilledTable(table, planned, columns, cells, [], ["all is well"])
 
 
 def test_markdown_shows_failures_and_both_numbers() -> None:
@@ -76,11 +77,11 @@ def test_markdown_shows_failures_and_both_numbers() -> None:
         {
             ("msp", "accuracy"): Cell((0.8, 0.9), (), numbers["msp"]["accuracy"]),
             ("msp", "nll"): Cell((0.7,), (), numbers["msp"]["nll"]),
-            ("kep", "accuracy"): Cell((0.8,), ("seed 1 failed: no | memory",), None),
-            ("kep", "nll"): Cell((), ("seed 0 failed: it diverged", "seed 1 failed: no | memory")),
+            ("kep", "accuracy"): Cell((0.8,), (MEMORY,), None),
+            ("kep", "nll"): Cell((), (Reason("failed", "seed 0 failed: it diverged"), MEMORY)),
         }
     )
-    assert best_rows(shown, shown.columns[0]) == {"msp"}
+    assert shown.best_rows(shown.columns[0]) == {"msp"}
     lines = markdown(shown).split("\n")
     assert "- all is well" in lines
     assert "| MSP | **85.00 ± 7.07** | 7.00 |" in lines
@@ -97,5 +98,5 @@ def test_best_rows_prefer_the_lower_where_lower_is_better() -> None:
         for column in ("accuracy", "nll")
     }
     shown = filled(cells)
-    assert best_rows(shown, shown.columns[0]) == {"kep"}
-    assert best_rows(shown, shown.columns[1]) == {"msp"}
+    assert shown.best_rows(shown.columns[0]) == {"kep"}
+    assert shown.best_rows(shown.columns[1]) == {"msp"}

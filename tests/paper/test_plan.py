@@ -8,16 +8,9 @@ from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.paper.declarations import Row
-from kepsvgp.paper.plan import (
-    Ask,
-    Study,
-    Task,
-    merged,
-    row_task,
-    run_name,
-    tasks_of,
-)
-from kepsvgp.paper.tables import FIGURES, TABLES, find
+from kepsvgp.paper.plan import Evaluation, Task, make_plan, merged, plan_exhibit
+from kepsvgp.paper.study import Study, run_name
+from kepsvgp.paper.tables import FIGURES, TABLES, choose, find
 
 
 def normalised(given: RunConfig) -> RunConfig:
@@ -29,8 +22,17 @@ def study(tiny) -> Study:
     return Study(dataset="digits", seeds=2, file=tiny)
 
 
+def tasks_of(exhibit: str, study: Study) -> tuple[Task, ...]:
+    return make_plan([find(exhibit)], study.dataset, lambda _: study).tasks
+
+
+def first_task(exhibit: str, study: Study, row: int = 0) -> Task:
+    planned = plan_exhibit(find(exhibit), study)
+    return planned.tasks[planned.rows[row].key, 0]
+
+
 def names(exhibit: str, study: Study) -> set[str]:
-    return {task.name for task in tasks_of(find(exhibit), study)}
+    return {task.name for task in tasks_of(exhibit, study)}
 
 
 def config(**values) -> RunConfig:
@@ -114,7 +116,7 @@ def test_merge_auto_is_one_run_with_what_it_means() -> None:
 
 
 def test_svdkl_starts_from_the_softmax_run_of_its_seed(study) -> None:
-    tasks = tasks_of(find("table1"), study)
+    tasks = tasks_of("table1", study)
     svdkl = [task for task in tasks if task.config.method == "svdkl"]
     softmax = {task.config.seed: task.name for task in tasks if task.config.method == "msp"}
     assert len(svdkl) == 2
@@ -126,28 +128,28 @@ def test_svdkl_starts_from_the_softmax_run_of_its_seed(study) -> None:
         assert order.index(task.after[0]) < order.index(task.name)
 
 
-def test_merged_tasks_have_all_questions_once() -> None:
+def test_merged_tasks_have_all_evaluations_once() -> None:
     first, second, third = (
-        Ask("kep", "score", "test"),
-        Ask("kep", "score", "shift"),
-        Ask("kep+temperature", "score", "test"),
+        Evaluation("kep", "score", "test"),
+        Evaluation("kep", "score", "shift"),
+        Evaluation("kep+temperature", "score", "test"),
     )
     tasks = [
-        Task(name="a", config=config(), asks=(first, second)),
-        Task(name="b", config=config(), asks=(first,)),
-        Task(name="a", config=config(), asks=(third, first), inspected="last"),
+        Task(name="a", config=config(), evaluations=(first, second)),
+        Task(name="b", config=config(), evaluations=(first,)),
+        Task(name="a", config=config(), evaluations=(third, first), inspected="last"),
     ]
 
     both = merged(tasks)
 
     assert [task.name for task in both] == ["a", "b"]
-    assert both[0].asks == (first, second, third)
+    assert both[0].evaluations == (first, second, third)
     assert both[0].inspected == "last"
     assert both[1].inspected is None
 
 
 def test_task_survives_json(study) -> None:
-    for task in tasks_of(find("table7"), study):
+    for task in tasks_of("table7", study):
         assert Task.model_validate_json(task.model_dump_json()) == task
 
 
@@ -155,8 +157,7 @@ def test_variants_win_over_overrides_and_overrides_over_the_file(study) -> None:
     changed = study.model_copy(
         update={"overrides": ("train.epochs=1", "objective.ksvd_weight=7", "model.dim=24")}
     )
-    table = find("table9")
-    task = row_task(table, table.rows[1], changed, 0)
+    task = first_task("table9", changed, row=1)
     assert task.config.objective.ksvd_weight == 1
     assert task.config.train.epochs == 1
     assert task.config.model.dim == 24
@@ -168,7 +169,7 @@ def test_places_are_those_of_the_folder_that_the_sweep_was_started_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changed = study.model_copy(update={"overrides": ("data.root=mine", "data.vocabulary=words")})
-    task = row_task(find("table1"), find("table1").rows[0], changed, 0)
+    task = first_task("table1", changed)
     assert (task.config.data.root, task.config.data.vocabulary) == (
         tmp_path / "mine",
         tmp_path / "words",
@@ -176,10 +177,9 @@ def test_places_are_those_of_the_folder_that_the_sweep_was_started_in(
 
 
 def test_paper_architectures_are_those_of_table_4_alone(tiny) -> None:
-    table = find("table4")
-    row = table.rows[0]
-    files = Study(dataset="digits", file=tiny)
-    assert row_task(table, row, files, 0).config.model.depth == 2
+    assert first_task("table4", Study(dataset="digits", file=tiny)).config.model.depth == 2
+    assert first_task("table4", Study(dataset="cifar10")).config.model.depth == 5
+    assert first_task("table1", Study(dataset="cifar10")).config.model.depth != 5
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,34 @@ def test_paper_architectures_are_those_of_table_4_alone(tiny) -> None:
 )
 def test_a_data_set_without_what_a_table_is_about_is_refused(exhibit, dataset, told) -> None:
     with pytest.raises(UserError, match=told):
-        tasks_of(find(exhibit), Study(dataset=dataset))
+        tasks_of(exhibit, Study(dataset=dataset))
 
 
 def test_a_configuration_of_another_data_set_is_refused(tiny) -> None:
     with pytest.raises(UserError, match="must be that of the configuration, digits"):
-        Study(dataset="cola", file=tiny).config(Row("msp", "MSP", "msp"), 0)
+        Study(dataset="cola", file=tiny).config(Row("msp", "MSP", "msp"))
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UserError, match="table1 … table9"):
         find("table10")
+
+
+def test_rows_can_be_chosen_and_added() -> None:
+    table = choose(["table1"], ["kep", "sngp", "kepsvgp.methods.primal:Primal"])[0]
+    assert [row.key for row in table.rows] == ["kep", "sngp", "primal"]
+    with pytest.raises(UserError, match="--rows must be among"):
+        choose(["table1"], ["kepp"])
+    with pytest.raises(UserError, match="must leave table6 a row"):
+        choose(["table6"], ["msp"])
+
+
+def test_tables_are_made_for_all_data_sets_of_the_paper_by_default() -> None:
+    plan = make_plan(choose(["table4", "figure2"]), None, lambda name: Study(dataset=name))
+    datasets = [planned.study.dataset for planned in plan.exhibits]
+    assert datasets == ["cifar10", "cifar100", "imdb", "cola", "cifar10"]
+
+
+def test_an_unknown_data_set_is_refused(study) -> None:
+    with pytest.raises(UserError, match="--dataset must be one of digits"):
+        make_plan(choose(["table1"]), "mnist", lambda _: study)

@@ -6,13 +6,10 @@ from concurrent.futures import Future
 import pytest
 
 from kepsvgp.errors import UserError
-from kepsvgp.paper.plan import row_task, tasks_of
+from kepsvgp.paper.plan import timing_of
 from kepsvgp.paper.processes import Outcome, execute
-from kepsvgp.paper.records import failure
+from kepsvgp.paper.records import OutputRoot
 from kepsvgp.paper.runner import Job, local_processes, ray_cluster, run_jobs
-from kepsvgp.paper.tables import find
-from kepsvgp.paper.timing import timing_of
-from kepsvgp.runs.folder import RunFolder
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by signals"),
@@ -38,10 +35,10 @@ class Recorder:
 
 
 def test_jobs_wait_for_what_they_start_from(swept) -> None:
-    tasks = tasks_of(find("table1"), swept.study())
+    tasks = swept.tasks("table1")
     recorder = Recorder()
 
-    ended = list(run_jobs(tasks[::-1], [], swept.out, recorder))
+    ended = list(run_jobs(tasks[::-1], [], swept.root, recorder))
 
     assert {outcome.name for outcome in ended} == {task.name for task in tasks}
     for task in tasks:
@@ -50,17 +47,17 @@ def test_jobs_wait_for_what_they_start_from(swept) -> None:
 
 
 def test_timings_come_last(swept) -> None:
-    tasks = tasks_of(find("table4"), swept.study())
+    tasks = swept.tasks("table4")
     timing = timing_of({"kep": tasks[0].config})
     recorder = Recorder()
 
-    list(run_jobs(tasks, [timing], swept.out, recorder))
+    list(run_jobs(tasks, [timing], swept.root, recorder))
 
     assert recorder.done[-1] == timing.name
 
 
 def test_a_failed_job_takes_with_it_only_what_starts_from_it(swept, tmp_path) -> None:
-    tasks = tasks_of(find("table1"), swept.study())
+    tasks = swept.tasks("table1")
     lost = next(task for task in tasks if task.config.method == "msp")
     recorder = Recorder((lost.name,))
     # the softmax runs are those of a finished sweep, but for the one that fails
@@ -68,7 +65,9 @@ def test_a_failed_job_takes_with_it_only_what_starts_from_it(swept, tmp_path) ->
         if task.config.method == "msp" and task.name != lost.name:
             (tmp_path / task.name).symlink_to(swept.out / task.name)
 
-    ended = {outcome.name: outcome for outcome in run_jobs(tasks, [], tmp_path, recorder)}
+    ended = {
+        outcome.name: outcome for outcome in run_jobs(tasks, [], OutputRoot(tmp_path), recorder)
+    }
 
     assert ended[lost.name].reason == "OSError: went away"
     broken = [outcome for outcome in ended.values() if outcome.reason is not None]
@@ -76,14 +75,12 @@ def test_a_failed_job_takes_with_it_only_what_starts_from_it(swept, tmp_path) ->
     heir = next(task for task in tasks if task.after == (lost.name,))
     assert "from which it starts, failed: OSError: went away" in str(ended[heir.name].reason)
     assert heir.name not in recorder.done
-    assert "from which it starts" in str(failure(tmp_path, heir.name))
+    assert "from which it starts" in str(OutputRoot(tmp_path).failure(heir.name))
 
 
 def test_execute_tells_why_a_job_failed_and_forgets_it_when_it_succeeds(swept, tmp_path) -> None:
     # the data of CIFAR-10 are not at hand
-    table = find("table7")
-    row = table.rows[0]
-    task = row_task(table, row, swept.study(), 0)
+    task = swept.tasks("table7")[0]
     data = task.config.data.model_copy(update={"name": "cifar10", "root": tmp_path / "none"})
     bad = task.model_copy(update={"config": task.config.model_copy(update={"data": data})})
 
@@ -91,14 +88,14 @@ def test_execute_tells_why_a_job_failed_and_forgets_it_when_it_succeeds(swept, t
 
     assert outcome.reason is not None
     assert "cifar-10-batches-py" in outcome.reason
-    assert failure(tmp_path, task.name) == outcome.reason
-    assert not RunFolder(tmp_path / task.name).is_finished()
+    assert OutputRoot(tmp_path).failure(task.name) == outcome.reason
+    assert not OutputRoot(tmp_path).run(task.name).is_trained
 
     again = execute(task.name, task.model_dump_json(), str(tmp_path), 1)
 
     assert again.reason is None
-    assert failure(tmp_path, task.name) is None
-    assert RunFolder(tmp_path / task.name).is_finished()
+    assert OutputRoot(tmp_path).failure(task.name) is None
+    assert OutputRoot(tmp_path).run(task.name).is_trained
 
 
 def test_execute_names_the_signal_that_ended_a_job(tmp_path) -> None:
@@ -108,7 +105,7 @@ def test_execute_names_the_signal_that_ended_a_job(tmp_path) -> None:
 
 
 def test_leaving_local_processes_ends_those_that_run(swept, tmp_path) -> None:
-    task = row_task(find("table7"), find("table7").rows[0], swept.study(), 0)
+    task = swept.tasks("table7")[0]
     train = task.config.train.model_copy(update={"epochs": 100_000})
     endless = task.model_copy(update={"config": task.config.model_copy(update={"train": train})})
 

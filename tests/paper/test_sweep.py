@@ -5,28 +5,35 @@ import io
 import json
 import shutil
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from kepsvgp.cli import main
 from kepsvgp.data.sets import ood
-from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper import sweep
-from kepsvgp.paper.cells import Cell, Reader, fill
-from kepsvgp.paper.declarations import Table
+from kepsvgp.paper import claims, records
+from kepsvgp.paper.cells import UNDEFINED, Cell, Reader, Reason, fill
+from kepsvgp.paper.claims import check_claims
+from kepsvgp.paper.declarations import Row
 from kepsvgp.paper.evidence import keep_evidence
 from kepsvgp.paper.figures import figure_data
 from kepsvgp.paper.filled import fill_table
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.formats import as_csv, as_json, latex, markdown
 from kepsvgp.paper.inspection import inspect_run
-from kepsvgp.paper.plan import row_task
-from kepsvgp.paper.records import estimate, left_of, read_record, write_record
+from kepsvgp.paper.notes import data_notes
+from kepsvgp.paper.outputs import write_table
+from kepsvgp.paper.plan import make_plan
+from kepsvgp.paper.published import published
+from kepsvgp.paper.records import Left, OutputRoot, left_of, read_record, write_record
+from kepsvgp.paper.sweep import Sweep, reported_runs
 from kepsvgp.paper.tables import NAMES as EVERY
-from kepsvgp.paper.tables import TABLES
+from kepsvgp.paper.tables import TABLES, find
+from kepsvgp.runs import folder
 from kepsvgp.runs.folder import RunFolder
 
 FEW = ("table2", "figure5")
@@ -42,13 +49,13 @@ def filled(swept, request):
 
 @pytest.mark.parametrize("filled", [*NAMES, "defaults"], indirect=True)
 def test_tables_are_full(filled) -> None:
-    assert len(filled.cells) == len(filled.rows) * len(filled.columns)
+    assert len(filled.cells) == len(filled.planned.rows) * len(filled.columns)
     for (row, column), cell in filled.cells.items():
         if not cell.reasons:
             assert cell.mean is not None
             continue
         # where a barely trained model is always wrong there is no AUROC
-        assert cell.reasons == ("undefined for these predictions",)
+        assert cell.reasons == (UNDEFINED,)
         assert column in ("auroc", "fpr95")
         if filled.table.source in ("test", "val"):
             assert min(filled.cells[row, "accuracy"].values) == 0
@@ -59,19 +66,27 @@ def test_defaults_are_judged_on_validation_data(swept) -> None:
     assert filled.title == "Open choices of the layer, on validation data: Digits"
     assert not filled.claims
     assert not any("the paper" in note.lower() for note in filled.notes[:1])
-    run = RunFolder(swept.out / filled.runs["landmark"][0])
+    run = RunFolder(swept.out / filled.planned.tasks["landmark", 0].name)
     measured = run.metrics()["score"]["kep"]
     assert filled.cells["landmark", "nll"].values[0] == measured["val"]["nll"]
     assert "test" not in measured
 
 
 @pytest.mark.parametrize("filled", NAMES, indirect=True)
-def test_claims_are_differences_of_the_cells(filled) -> None:
-    assert filled.claims or filled.table.name == "table3"
-    for claim in filled.claims:
+def test_claims_are_differences_of_the_cells(filled, swept, monkeypatch) -> None:
+    # the paper did not measure the digits, so that it claims nothing of them
+    assert not filled.claims
+    # the numbers of one of its data sets in their place
+    numbers = next(iter(published(filled.table.name).values()))
+    monkeypatch.setattr(claims, "published", lambda _: {"digits": numbers})
+
+    found = check_claims(filled.table, Reader(filled.planned, swept.root), resamples=50)
+
+    assert found or filled.table.name == "table3"
+    for claim in found:
         better, worse = (filled.cells[row, claim.column.key] for row in (claim.better, claim.worse))
         if claim.ours is None:
-            assert claim.reason == "undefined for these predictions"
+            assert claim.reason == UNDEFINED
             assert better.reasons or worse.reasons
             continue
         assert claim.ours.difference == pytest.approx(better.mean - worse.mean, abs=1e-6)
@@ -96,7 +111,7 @@ def test_formats_agree(filled) -> None:
     table = [line for line in text.split("\n") if line.startswith("| ")]
     width = len(filled.columns) + 2
     head = [line for line in table if line.count(" | ") == width - 2]
-    assert len(head) >= len(filled.rows) + 2
+    assert len(head) >= len(filled.planned.rows) + 2
     tex = latex(filled)
     assert tex.count("{") == tex.count("}")
     assert tex.isascii()
@@ -104,11 +119,15 @@ def test_formats_agree(filled) -> None:
     assert all(line.count(" & ") == len(filled.columns) for line in body)
 
 
+def read(swept, table: str, key: str) -> tuple[dict, Reader, Row]:
+    """The cells of a table, what they were read with, and one of its rows."""
+    planned = swept.planned(table)
+    row = next(row for row in planned.rows if row.key == key)
+    return swept.filled(table).cells, Reader(planned, swept.root), row
+
+
 def test_cells_are_the_metrics_of_the_runs(swept) -> None:
-    piece = swept.piece("table1")
-    cells = fill(piece.exhibit, piece.study, swept.out)
-    reader = Reader(piece.exhibit, piece.study, swept.out)
-    row = next(row for row in piece.exhibit.rows if row.key == "temperature")
+    cells, reader, row = read(swept, "table1", "temperature")
     for seed in range(2):
         prediction = reader.prediction(row, seed, "test")
         expected = all_metrics(prediction.probs, prediction.targets)
@@ -117,21 +136,15 @@ def test_cells_are_the_metrics_of_the_runs(swept) -> None:
 
 
 def test_ensembles_average_the_probabilities_of_the_seeds(swept) -> None:
-    piece = swept.piece("table1")
-    cells = fill(piece.exhibit, piece.study, swept.out)
-    reader = Reader(piece.exhibit, piece.study, swept.out)
-    row = next(row for row in piece.exhibit.rows if row.key == "kep_ensembles")
+    cells, reader, row = read(swept, "table1", "kep_ensembles")
     parts = [reader.prediction(row, seed, "test") for seed in range(2)]
     expected = all_metrics((parts[0].probs + parts[1].probs).double() / 2, parts[0].targets)
     assert cells["kep_ensembles", "nll"].values == pytest.approx((expected["nll"],))
 
 
 def test_shift_cells_are_means_over_all_corruptions(swept) -> None:
-    piece = swept.piece("table2")
-    cells = fill(piece.exhibit, piece.study, swept.out)
-    reader = Reader(piece.exhibit, piece.study, swept.out)
-    row = next(row for row in piece.exhibit.rows if row.key == "kep")
-    run = reader.run(row, 1)
+    cells, reader, row = read(swept, "table2", "kep")
+    run = reader.run(row, 1).folder
     files = sorted((run.path / "predictions" / "score" / "kep" / "shift").rglob("*.safetensors"))
     assert len(files) == 75
     values = []
@@ -142,20 +155,10 @@ def test_shift_cells_are_means_over_all_corruptions(swept) -> None:
 
 
 def test_ood_cells_are_told_from_the_test_set_by_confidence(swept) -> None:
-    piece = swept.piece("table3")
-    cells = fill(piece.exhibit, piece.study, swept.out)
-    reader = Reader(piece.exhibit, piece.study, swept.out)
-    row = next(row for row in piece.exhibit.rows if row.key == "mc_dropout")
+    cells, reader, row = read(swept, "table3", "mc_dropout")
     familiar, foreign = (reader.prediction(row, 0, s) for s in ("test", "ood/photographs"))
     expected = ood_auroc(-familiar.confidence, -foreign.confidence, positive="in")
     assert cells["mc_dropout", "ood_auroc/photographs"].values[0] == pytest.approx(expected)
-
-
-def test_claims_on_other_data_are_those_of_the_paper_s(swept) -> None:
-    filled = swept.filled("table1")
-    assert all(cell.published is None for cell in filled.cells.values())
-    # claims on a data set that the paper does not have are those of one that it has
-    assert {claim.origin for claim in filled.claims} == {"cifar10", "imdb"}
 
 
 def test_notes_say_what_was_reduced_and_generated(swept) -> None:
@@ -175,7 +178,7 @@ def test_notes_say_what_was_reduced_and_generated(swept) -> None:
 
 def test_figures_have_their_data(swept) -> None:
     data = {
-        name: figure_data(swept.piece(name).exhibit, swept.study(), swept.out).data
+        name: figure_data(swept.planned(name), swept.root).data
         for name in ("figure2", "figure3", "figure4", "figure5")
     }
     assert list(data["figure2"]) == ["Accuracy", "AURC", "ECE", "NLL"]
@@ -193,27 +196,59 @@ def test_figures_have_their_data(swept) -> None:
 
 
 def test_a_second_sweep_has_nothing_left_to_do(swept) -> None:
-    jobs = sweep.jobs_of(swept.pieces)
-    assert sweep.left_jobs(jobs, swept.out) == sweep.Jobs([], [])
-    assert estimate(jobs.tasks, swept.out) == (0.0, 0)
+    again = Sweep(swept.plan, swept.out)
+    assert (again.tasks_left, again.timings_left) == ([], [])
+    assert again.estimate() == (0.0, 0)
 
 
 def test_time_left_is_estimated_from_what_was_run(swept) -> None:
     study = swept.study().model_copy(update={"seeds": 3})
-    piece = swept.piece("table7")._replace(study=study)
-    left = sweep.left_jobs(sweep.jobs_of([piece]), swept.out)
-    assert len(left.tasks) == 2
-    found = estimate(left.tasks, swept.out)
+    sweep = Sweep(make_plan([find("table7")], "digits", lambda _: study), swept.out)
+    assert len(sweep.tasks_left) == 2
+    found = sweep.estimate()
     assert found.unknown == 0
     assert 0 < found.seconds < 600
-    assert estimate(left.tasks, swept.out, jobs=2).seconds == pytest.approx(found.seconds / 2)
+    assert sweep.estimate(jobs=2).seconds == pytest.approx(found.seconds / 2)
 
 
-def test_time_left_of_unknown_work_is_unknown(swept, tmp_path) -> None:
-    tasks = sweep.jobs_of([swept.piece("table7")]).tasks
-    found = estimate(tasks, tmp_path)
-    assert found.seconds == 0
-    assert found.unknown == sum(1 + len(task.asks) for task in tasks)
+def test_time_left_of_unknown_work_is_unknown_until_a_job_like_it_ended(swept, tmp_path) -> None:
+    plan = make_plan([find("table7")], "digits", lambda _: swept.study())
+    sweep = Sweep(plan, tmp_path)
+    found = sweep.estimate()
+    assert found == (0, sum(1 + len(task.evaluations) for task in plan.tasks))
+    done = plan.tasks[0]
+    shutil.copytree(swept.out / done.name, tmp_path / done.name)
+    sweep.root.changed(done.name)
+
+    sweep.ended(done.name)
+
+    assert done not in sweep.tasks_left
+    # the same method with the other seed is known now
+    assert sweep.estimate().unknown == found.unknown // 2
+    assert sweep.estimate().seconds > 0
+
+
+def test_planning_and_filling_read_no_file_of_a_run_twice(swept, monkeypatch) -> None:
+    read: list[Path] = []
+    for name in ("read_json", "read_json_lines", "read_tree", "load_config"):
+        for module in (folder, records):
+            if hasattr(module, name):
+                real = getattr(module, name)
+
+                def watched(path, *args, real=real, **kwargs):
+                    read.append(Path(path))
+                    return real(path, *args, **kwargs)
+
+                monkeypatch.setattr(module, name, watched)
+
+    sweep = Sweep(swept.plan, swept.out)
+    sweep.estimate()
+    for name in ("table1", "table4"):
+        fill(swept.planned(name).exhibit, Reader(swept.planned(name), sweep.root))
+
+    files = Counter(path for path in read if path.name in ("sweep.json", "metrics.json"))
+    assert files
+    assert max(files.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -252,50 +287,23 @@ def test_command_writes_every_table_and_figure(
             assert f"Figure {name[-1]}. " in shown.out
 
 
-def test_rows_can_be_chosen_and_added() -> None:
-    table = sweep.exhibits(["table1"], ["kep", "sngp"])[0]
-    assert [row.key for row in table.rows] == ["kep", "sngp"]
-    with pytest.raises(UserError, match="--rows must be among"):
-        sweep.exhibits(["table1"], ["kepp"])
-    with pytest.raises(UserError, match="must leave table6 a row"):
-        sweep.exhibits(["table6"], ["msp"])
-
-
 def test_missing_runs_are_shown_as_such(swept, tmp_path) -> None:
-    piece = swept.piece("table7")
-    filled = fill_table(piece.exhibit, piece.study, tmp_path)
+    filled = fill_table(swept.planned("table7"), OutputRoot(tmp_path))
     assert all(cell == Cell((), cell.reasons) for cell in filled.cells.values())
-    assert filled.cells["kep", "nll"].reasons == ("seed 0 not run yet", "seed 1 not run yet")
-    assert {claim.verdict for claim in filled.claims} == {"unknown"}
+    reasons = filled.cells["kep", "nll"].reasons
+    assert reasons == tuple(Reason("not done", f"seed {seed} not run yet") for seed in range(2))
     assert "seed 1 not run yet" in markdown(filled)
     assert json.loads(as_json(filled))["cells"][0]["mean"] is None
 
 
-def test_tables_are_made_for_all_data_sets_of_the_paper_by_default(swept) -> None:
-    found = sweep.pieces(
-        sweep.exhibits(["table4", "figure2"]),
-        None,
-        lambda name: swept.study().model_copy(update={"dataset": name}),
-    )
-    assert [piece.study.dataset for piece in found] == [
-        *("cifar10", "cifar100", "imdb", "cola"),
-        "cifar10",
-    ]
-    assert isinstance(found[0].exhibit, Table)
-
-
-def test_an_unknown_data_set_is_refused(swept) -> None:
-    with pytest.raises(UserError, match="--dataset must be one of digits"):
-        sweep.pieces(sweep.exhibits(["table1"]), "mnist", lambda _: swept.study())
-
-
 def test_evidence_is_small_and_whole(swept, tmp_path) -> None:
-    piece = swept.piece("table7")
-    sweep.write_table(piece, swept.out, resamples=20)
-    written = keep_evidence([piece], swept.out, tmp_path)
+    plan = make_plan([find("table7")], "digits", lambda _: swept.study())
+    write_table(plan.exhibits[0], swept.root, resamples=20)
+    written = keep_evidence(plan, swept.out, tmp_path)
     names = {file.relative_to(tmp_path).as_posix() for file in written}
-    assert {f"tables/{piece.stem}.{suffix}" for suffix in ("md", "csv", "tex", "json")} <= names
-    runs = {run for each in swept.filled("table7").runs.values() for run in each}
+    stem = plan.exhibits[0].stem
+    assert {f"tables/{stem}.{suffix}" for suffix in ("md", "csv", "tex", "json")} <= names
+    runs = {task.name for task in plan.tasks}
     for run in runs:
         assert (tmp_path / "runs" / run / "metrics.json").read_bytes() == (
             swept.out / run / "metrics.json"
@@ -306,25 +314,24 @@ def test_evidence_is_small_and_whole(swept, tmp_path) -> None:
 
 
 def test_report_shows_variants_where_they_are_few(swept) -> None:
-    table5 = [swept.piece("table5")]
-    assert len(sweep.reported_runs(table5, swept.out)) == 4 * 2
-    methods = {run.name.split("-")[1] for run in sweep.reported_runs(swept.pieces, swept.out)}
-    assert methods == {"msp", "kep", "svdkl", "sgpa"}
-    assert len(sweep.reported_runs(swept.pieces, swept.out)) == 4 * 2
+    sweep = Sweep(swept.plan, swept.out)
+    assert len(reported_runs([swept.planned("table5")], sweep)) == 4 * 2
+    many = reported_runs(swept.plan.exhibits, sweep)
+    assert {run.name.split("-")[1] for run in many} == {"msp", "kep", "svdkl", "sgpa"}
+    assert len(many) == 4 * 2
 
 
 def test_sets_that_come_later_are_left_to_do(swept, monkeypatch) -> None:
-    exhibit, study = swept.piece("table3")
-    task = row_task(exhibit, exhibit.rows_for("digits")[0], study, 0)
-    assert left_of(task, swept.out).is_nothing
+    planned = swept.planned("table3")
+    task = planned.tasks["msp", 0]
+    assert left_of(task, swept.root.run(task.name)) == Left()
     monkeypatch.setattr(ood, "names_now", lambda _: ["svhn"])
-    assert [ask.splits for ask in left_of(task, swept.out).asks] == ["ood"]
+    left = left_of(task, swept.root.run(task.name))
+    assert [evaluation.splits for evaluation in left.evaluations] == ["ood"]
 
 
 def test_spectra_of_other_weights_or_examples_are_not_the_figure_s(swept, tmp_path) -> None:
-    exhibit, study = swept.piece("figure4")
-    task = row_task(exhibit, exhibit.rows[0], study, 0)
-    run = RunFolder(swept.out / task.name)
+    run = RunFolder(swept.out / swept.planned("figure4").tasks["msp", 0].name)
     found = inspected(run, "score")
     assert found is not None
     assert found.checkpoint == "score"
@@ -335,10 +342,9 @@ def test_spectra_of_other_weights_or_examples_are_not_the_figure_s(swept, tmp_pa
 
 
 def test_notes_are_those_of_when_it_was_measured(swept, tmp_path) -> None:
-    exhibit, study = swept.piece("table2")
-    out = shutil.copytree(swept.out, tmp_path / "out")
-    assert any("generated" in note for note in Reader(exhibit, study, out).notes())
-    for folder in out.glob("digits-*"):
-        run = RunFolder(folder)
+    planned = swept.planned("table2")
+    assert any("generated" in note for note in data_notes(planned, swept.root))
+    for name in {task.name for task in planned.tasks.values()}:
+        run = RunFolder(shutil.copytree(swept.out / name, tmp_path / name))
         write_record(run, read_record(run)._replace(notes=()))
-    assert not Reader(exhibit, study, out).notes()
+    assert not data_notes(planned, OutputRoot(tmp_path))

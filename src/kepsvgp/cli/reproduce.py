@@ -2,15 +2,15 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from kepsvgp.paper.figures import FigureData
-    from kepsvgp.paper.sweep import Jobs, Piece
+    from kepsvgp.paper.plan import PlannedExhibit
+    from kepsvgp.paper.sweep import Sweep
 
 
 class Profile(StrEnum):
@@ -88,82 +88,45 @@ def reproduce(
     """
     import os
 
-    from kepsvgp.config.file import find_config, load_config
-    from kepsvgp.paper import sweep
-    from kepsvgp.paper.plan import Study, check_overrides
+    from kepsvgp.paper.request import Request
+    from kepsvgp.paper.sweep import Sweep
 
-    file = None if config is None else find_config(config).resolve()
-    if file is not None:
-        dataset = dataset or load_config(file).data.name
     if data_root is not None:
         os.environ["KEPSVGP_DATA"] = str(data_root.resolve())
-    names = [name for name in what if "=" not in name]
-    overrides = tuple(name for name in what if "=" in name)
-    check_overrides(overrides)
-
-    def study_of(name: str) -> Study:
-        return Study(
-            dataset=name,
-            profile=profile.value,
-            seeds=seeds,
-            checkpoint=None if checkpoint is None else checkpoint.value,
-            overrides=overrides,
-            file=file,
-        )
-
-    found = sweep.exhibits(names, [] if rows is None else rows.split(","))
-    wanted = sweep.pieces(found, dataset, study_of)
-    every = sweep.jobs_of(wanted)
-    left = sweep.left_jobs(every, out)
+    request = Request(
+        what=tuple(what),
+        dataset=dataset,
+        seeds=seeds,
+        profile=profile.value,
+        config=config,
+        rows=() if rows is None else tuple(rows.split(",")),
+        checkpoint=None if checkpoint is None else checkpoint.value,
+    )
+    sweep = Sweep(request.plan(), out)
     if dry_run:
-        _show_plan(wanted, every, left, out, jobs)
+        _show_plan(sweep, jobs)
         return
     threads = threads or (1 if ray is not None or jobs > 1 else None)
-    failed = _run(left, out, jobs=jobs, ray=ray, threads=threads)
-    for piece in wanted:
-        _write(piece, out, resamples)
-    for name in dict.fromkeys(piece.study.dataset for piece in wanted):
-        _write_report([piece for piece in wanted if piece.study.dataset == name], out)
-    if evidence is not None:
-        from kepsvgp.paper.evidence import keep_evidence
-
-        count = len(keep_evidence(wanted, out, evidence))
-        typer.echo(f"evidence: {count} files in {evidence}")
+    failed = _run(sweep, jobs=jobs, ray=ray, threads=threads)
+    _write(sweep, resamples, evidence)
     if failed:
-        typer.echo(f"{failed} of {len(left.tasks) + len(left.timings)} jobs failed", err=True)
+        typer.echo(f"{failed} jobs failed", err=True)
         raise typer.Exit(1)
 
 
-def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jobs: int) -> None:
+def _show_plan(sweep: "Sweep", jobs: int) -> None:
     """What there is, what is left and how long it may take."""
     from kepsvgp.data.progress import clock
-    from kepsvgp.paper.declarations import Table
-    from kepsvgp.paper.plan import rows_of
-    from kepsvgp.paper.records import estimate, failure, left_of, paper_hours
+    from kepsvgp.paper.costs import paper_hours
 
-    for piece in wanted:
-        count = len(rows_of(piece.exhibit, piece.study.dataset))
-        cells = f"{count} rows"
-        if isinstance(piece.exhibit, Table):
-            cells += f" × {len(piece.exhibit.columns_for(piece.study.dataset))} columns"
-        typer.echo(f"{piece.exhibit.name}, {piece.study.dataset}: {cells}")
-    for task in every.tasks:
-        rest = left_of(task, out)
-        words = []
-        if rest.epochs:
-            words.append(f"{rest.epochs} epochs to train")
-        if rest.asks:
-            words.append(f"{len(rest.asks)} evaluations")
-        if rest.inspection:
-            words.append("inspection")
-        reason = failure(out, task.name)
-        if reason and words:
-            words.append(f"failed before: {reason}")
-        typer.echo(f"  {task.name}: {', '.join(words) or 'done'}")
-    for timing in every.timings:
-        state = "to measure" if timing in left.timings else "done"
-        typer.echo(f"  timing {timing.name}: {state}")
-    guess = estimate(left.tasks, out, jobs=jobs)
+    for planned in sweep.plan.exhibits:
+        typer.echo(f"{planned.exhibit.name}, {planned.study.dataset}: {_extent(planned)}")
+    for task in sweep.plan.tasks:
+        typer.echo(f"  {task.name}: {_left_words(sweep, task.name) or 'done'}")
+    to_measure = sweep.timings_left
+    for timing in sweep.plan.timings:
+        typer.echo(f"  timing {timing.name}: {'to measure' if timing in to_measure else 'done'}")
+    guess = sweep.estimate(jobs=jobs)
     time = f"about {clock(guess.seconds)}"
     if guess.unknown and not guess.seconds:
         time = "for how long is unknown, as there is no such run here yet"
@@ -171,92 +134,135 @@ def _show_plan(wanted: "list[Piece]", every: "Jobs", left: "Jobs", out: Path, jo
         time += (
             f" and {guess.unknown} pieces of work of unknown time, as none like them is here yet"
         )
-    typer.echo(f"{len(left.tasks)} of {len(every.tasks)} runs left, {time}")
-    hours = paper_hours(every.tasks)
-    if hours is not None and all(piece.study.budget == "paper" for piece in wanted):
+    every = sweep.plan.tasks
+    typer.echo(f"{len(sweep.tasks_left)} of {len(every)} runs left, {time}")
+    hours = paper_hours(every)
+    if hours is not None and all(p.study.budget == "paper" for p in sweep.plan.exhibits):
         typer.echo(f"all of it at the paper's speed on a V100: about {hours:.1f} h of training")
 
 
-def _run(left: "Jobs", out: Path, *, jobs: int, ray: str | None, threads: int | None) -> int:
+def _extent(planned: "PlannedExhibit") -> str:
+    """The rows by name, and the number of columns."""
+    from kepsvgp.paper.declarations import Table
+
+    rows = ", ".join(f"{row.group} {row.title}".strip() for row in planned.rows)
+    if not isinstance(planned.exhibit, Table):
+        return rows
+    return f"{rows} × {len(planned.exhibit.columns_for(planned.study.dataset))} columns"
+
+
+def _left_words(sweep: "Sweep", name: str) -> str:
+    left, words = sweep.left[name], []
+    if left.epochs:
+        words.append(f"{left.epochs} epochs to train")
+    if left.evaluations:
+        words.append(f"{len(left.evaluations)} evaluations")
+    if left.inspection:
+        words.append("inspection")
+    reason = sweep.root.failure(name) if words else None
+    return ", ".join(words if reason is None else [*words, f"failed before: {reason}"])
+
+
+def _run(sweep: "Sweep", *, jobs: int, ray: str | None, threads: int | None) -> int:
     """Does what is left, and tells of each job; gives the number of those that failed."""
     from kepsvgp.data.progress import clock
-    from kepsvgp.paper.records import estimate
     from kepsvgp.paper.runner import local_processes, ray_cluster, run_jobs
 
-    total = len(left.tasks) + len(left.timings)
+    tasks, timings = sweep.tasks_left, sweep.timings_left
+    total = len(tasks) + len(timings)
     if total == 0:
         return 0
+    out = sweep.root.path
     out.mkdir(parents=True, exist_ok=True)
     workers = (
         local_processes(out, jobs=jobs, threads=threads)
         if ray is None
         else ray_cluster(out, ray, threads=threads or 1)
     )
-    failed = done = 0
+    failed = 0
     with workers as submit:
-        for outcome in run_jobs(left.tasks, left.timings, out, submit):
-            done += 1
+        outcomes = run_jobs(tasks, timings, sweep.root, submit)
+        for done, outcome in enumerate(outcomes, start=1):
+            sweep.ended(outcome.name)
             failed += outcome.reason is not None
             how = f"failed: {outcome.reason}" if outcome.reason else f"{clock(outcome.seconds)}"
-            rest = estimate(left.tasks, out, jobs=jobs)
+            rest = sweep.estimate(jobs=jobs)
             ahead = "" if rest.unknown or done == total else f", about {clock(rest.seconds)} left"
             typer.echo(f"[{done}/{total}] {outcome.name}: {how}{ahead}", err=True)
     return failed
 
 
-def _write(piece: "Piece", out: Path, resamples: int) -> None:
-    """Writes a table or figure and says where it is."""
+def _write(sweep: "Sweep", resamples: int, evidence: Path | None) -> None:
+    """Writes tables, figures, report pages and evidence, and says where they are."""
     from kepsvgp.paper.declarations import Table
-    from kepsvgp.paper.formats import markdown
-    from kepsvgp.paper.sweep import write_figure_data, write_table
+    from kepsvgp.paper.evidence import keep_evidence
+
+    for planned in sweep.plan.exhibits:
+        if isinstance(planned.exhibit, Table):
+            _write_table(planned, sweep, resamples)
+        else:
+            _write_figure(planned, sweep)
+    _write_reports(sweep)
+    if evidence is not None:
+        count = len(keep_evidence(sweep.plan, sweep.root.path, evidence))
+        typer.echo(f"evidence: {count} files in {evidence}")
+
+
+def _write_table(planned: "PlannedExhibit", sweep: "Sweep", resamples: int) -> None:
+    from kepsvgp.cli.results import show_filled
+    from kepsvgp.paper.outputs import write_table
+
+    show_filled(write_table(planned, sweep.root, resamples=resamples))
+    stem = sweep.root.path / "tables" / planned.stem
+    typer.echo(f"written: {stem}.md, .csv, .tex, .json\n")
+
+
+def _write_figure(planned: "PlannedExhibit", sweep: "Sweep") -> None:
+    from kepsvgp.paper.outputs import write_figure_data
     from kepsvgp.report.figures import save_figure
 
-    if isinstance(piece.exhibit, Table):
-        filled = write_table(piece, out, resamples=resamples)
-        typer.echo(markdown(filled))
-        typer.echo(f"written: {out / 'tables' / piece.stem}.md, .csv, .tex, .json\n")
-        return
-    found = write_figure_data(piece, out)
+    found = write_figure_data(planned, sweep.root)
     typer.echo(f"{found.title}\n" + "\n".join(f"- {note}" for note in found.notes))
-    if any(found.data.values()):
-        paths = save_figure(_draw(found), out / "figures", piece.stem)
-        typer.echo(f"written: {', '.join(map(str, paths))}\n")
-    else:
+    if not any(found.data.values()):
         typer.echo("nothing to draw\n")
+        return
+    figure = _draw(planned.exhibit.name, found.data)
+    paths = save_figure(figure, sweep.root.path / "figures", planned.stem)
+    typer.echo(f"written: {', '.join(map(str, paths))}\n")
 
 
-def _write_report(wanted: "list[Piece]", out: Path) -> None:
-    """Writes the report page over the finished runs of a data set, and says where it is."""
-    from kepsvgp.paper.sweep import reported_runs
-    from kepsvgp.report import write_report
-
-    runs = reported_runs(wanted, out)
-    if runs:
-        study = wanted[0].study
-        page = out / f"report-{study.dataset}-{study.budget}.html"
-        write_report(runs, page, checkpoint=study.checkpoint)
-        typer.echo(f"report page: {page}")
-
-
-def _draw(found: "FigureData") -> "Figure":
+def _draw(name: str, data: dict[str, Any]) -> "Figure":
     import numpy as np
 
     from kepsvgp.report import figures
     from kepsvgp.runs.inspection import Inspection
 
-    match found.figure.name:
+    match name:
         case "figure2":
-            return figures.shift_bars(found.data)
+            return figures.shift_bars(data)
         case "figure3":
             groups = {
-                model: {name: np.array(values) for name, values in parts.items()}
-                for model, parts in found.data.items()
+                model: {group: np.array(values) for group, values in parts.items()}
+                for model, parts in data.items()
             }
             return figures.confidence_separation(groups)
         case "figure4":
-            return figures.kernel_spectra(
-                {model: Inspection.model_validate(values) for model, values in found.data.items()}
-            )
+            spectra = {model: Inspection.model_validate(values) for model, values in data.items()}
+            return figures.kernel_spectra(spectra)
         case _:
-            title = "AURC × 1000, mean of all severities"
-            return figures.shift_lines(found.data, metric=title)
+            return figures.shift_lines(data, metric="AURC × 1000, mean of all severities")
+
+
+def _write_reports(sweep: "Sweep") -> None:
+    """Writes a report page over the finished runs of each data set."""
+    from kepsvgp.paper.sweep import reported_runs
+    from kepsvgp.report import write_report
+
+    studies = {planned.study.dataset: planned.study for planned in sweep.plan.exhibits}
+    for dataset, study in studies.items():
+        wanted = [p for p in sweep.plan.exhibits if p.study.dataset == dataset]
+        runs = reported_runs(wanted, sweep)
+        if runs:
+            page = sweep.root.path / f"report-{dataset}-{study.budget}.html"
+            write_report(runs, page, checkpoint=study.checkpoint)
+            typer.echo(f"report page: {page}")

@@ -10,6 +10,15 @@ from rich.table import Column, Table
 from kepsvgp.errors import printable
 from kepsvgp.methods.compare import Comparison, rows
 from kepsvgp.metrics.registry import OF_A_SET, OF_OTHER_DATA
+from kepsvgp.paper.filled import FilledTable
+from kepsvgp.paper.formats import (
+    CLAIM_HEADS,
+    claim_texts,
+    claims_summary,
+    marks_of,
+    reasons_of,
+    row_texts,
+)
 from kepsvgp.runs.folder import RunFolder
 
 
@@ -41,6 +50,24 @@ def show_comparison(comparison: Comparison, folder: Path) -> None:
         lines = list(rows(comparison, split, list(columns)))
         _show(console, f"{split}, {runs}", ["method", *columns.values()], lines)
     say(console, f"runs and compare.json: {folder}")
+
+
+def show_filled(filled: FilledTable) -> None:
+    """Prints a table of the paper, ours above the paper's, then which of its claims hold."""
+    console = _console()
+    say(console, "\n".join(f"- {note}" for note in filled.notes))
+    lines = []
+    for row, heading, ours, _, papers in row_texts(filled):
+        marks = [marks_of(filled, row, column) for column in filled.columns]
+        lines += [[heading, *("" for _ in ours)]] if heading else []
+        lines.append([row.title, *map("".join, zip(ours, marks, strict=True))])
+        lines += [] if papers is None else [["  paper", *papers]]
+    _show(console, filled.title, ["method", *(c.title for c in filled.columns)], lines)
+    for number, reason in enumerate(reasons_of(filled), start=1):
+        say(console, f"{number}. {reason.text}")
+    if filled.claims:
+        _show(console, "The paper's claims", list(CLAIM_HEADS), list(claim_texts(filled)))
+        say(console, claims_summary(filled.claims))
 
 
 def _columns(split: str) -> dict[str, str]:

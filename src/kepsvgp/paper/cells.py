@@ -7,27 +7,47 @@ ensemble of one. Numbers are in raw units; only the output has the paper's.
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kepsvgp.data.benchmark import Note, read_notes
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
-from kepsvgp.paper.declarations import Column, Figure, Row, Table
-from kepsvgp.paper.plan import Ask, Study, Task, row_task, rows_of
+from kepsvgp.paper.declarations import Column, Row, Table
+from kepsvgp.paper.plan import Evaluation, PlannedExhibit
 from kepsvgp.paper.published import Number, published
-from kepsvgp.paper.records import ask_key, failure, read_record
-from kepsvgp.paper.timing import Times, Timing, timing_of
-from kepsvgp.runs.folder import RunFolder
+from kepsvgp.paper.records import OutputRoot, RunState
+from kepsvgp.paper.timing import Times
 
 T = TypeVar("T")
+
+
+class Reason(NamedTuple):
+    """Why a number is missing: something failed, was not done, or cannot be."""
+
+    kind: Literal["failed", "not done", "undefined"]
+    text: str
+
+    @classmethod
+    def of_failure(cls, why: object) -> "Reason":
+        """Something failed, and why."""
+        return cls("failed", f"failed: {why}")
+
+
+UNDEFINED = Reason("undefined", "undefined for these predictions")
+
+
+class Missing(Exception):
+    """A number that is not there."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.text)
+        self.reason = reason
 
 
 class Cell(NamedTuple):
@@ -40,7 +60,7 @@ class Cell(NamedTuple):
     """
 
     values: tuple[float, ...]
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     published: Number | None = None
 
     @property
@@ -55,226 +75,177 @@ class Cell(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Probabilities for one set, one leading entry for each run, and the labels."""
+    """Probabilities for one set, one leading entry for each run, and the targets."""
 
     probs: Float[Tensor, "run example class"]
-    labels: Int[Tensor, " example"]
-
-
-class Missing(Exception):
-    """A number that is not there, and why."""
+    targets: Int[Tensor, " example"]
 
 
 class Reader:
-    """Reads what the runs of a table or figure have to say.
+    """Reads what the runs of a table or figure have to say; `Missing` is raised for what is not."""
 
-    Args:
-        exhibit: The table or figure.
-        study: The data set, profile and seeds.
-        out: The output root.
-    """
+    def __init__(self, planned: PlannedExhibit, root: OutputRoot) -> None:
+        self.planned, self.root = planned, root
 
-    def __init__(self, exhibit: Table | Figure, study: Study, out: Path) -> None:
-        self.exhibit, self.study, self.out = exhibit, study, out
-        self._tasks: dict[tuple[str, int], Task] = {}
+    def run(self, row: Row, seed: int) -> RunState:
+        """The finished run of a row and seed."""
+        name = self.planned.tasks[row.key, seed].name
+        run = self.root.run(name)
+        if _readable(lambda: run.is_trained):
+            return run
+        why = self.root.failure(name)
+        raise Missing(Reason("not done", "not run yet") if why is None else Reason.of_failure(why))
 
-    def task(self, row: Row, seed: int) -> Task:
-        """The task of a row and seed."""
-        key = (row.key, seed)
-        if key not in self._tasks:
-            self._tasks[key] = row_task(self.exhibit, row, self.study, seed)
-        return self._tasks[key]
+    def checkpoint(self, row: Row, seed: int) -> str:
+        """The weights that are measured."""
+        return self.planned.study.checkpoint_of(self.planned.tasks[row.key, seed].config)
 
-    def run(self, row: Row, seed: int) -> RunFolder:
-        """The finished run of a row and seed; `Missing` with the reason if it is not there."""
-        task = self.task(row, seed)
-        run = RunFolder(self.out / task.name)
-        reason = failure(self.out, task.name)
-        try:
-            if run.is_finished():
-                return run
-        except UserError as error:
-            reason = str(error)
-        raise Missing(f"failed: {reason}" if reason else "not run yet")
-
-    def answered(self, row: Row, seed: int, splits: str) -> list[str]:
+    def splits(self, row: Row, seed: int, selector: str) -> list[str]:
         """The sets that were measured for a selector."""
-        task, run = self.task(row, seed), self.run(row, seed)
-        ask = Ask(row.method, self.study.checkpoint_of(task.config), splits)
-        record = self._readable(lambda: read_record(run))
-        if ask_key(ask) in record.answered:
-            return record.answered[ask_key(ask)]
-        reason = record.failed.get(ask_key(ask))
-        raise Missing(f"failed: {reason}" if reason else "not evaluated yet")
+        run = self.run(row, seed)
+        key = Evaluation(row.method, self.checkpoint(row, seed), selector).key
+        record = _readable(lambda: run.record)
+        if key in record.answered:
+            return record.answered[key]
+        why = record.failed.get(key)
+        not_yet = Reason("not done", "not evaluated yet")
+        raise Missing(not_yet if why is None else Reason.of_failure(why))
 
     def metrics(self, row: Row, seed: int) -> Mapping[str, Mapping[str, float]]:
         """{set: {metric: value}} of a row and seed."""
-        task, run = self.task(row, seed), self.run(row, seed)
-        checkpoint = self.study.checkpoint_of(task.config)
-        return self._readable(run.metrics).get(checkpoint, {}).get(row.method, {})
+        run = self.run(row, seed)
+        found = _readable(lambda: run.metrics)
+        return found.get(self.checkpoint(row, seed), {}).get(row.method, {})
 
     def prediction(self, row: Row, seed: int, split: str) -> Prediction:
         """The saved prediction of a row and seed for a set."""
-        task, run = self.task(row, seed), self.run(row, seed)
-        checkpoint = self.study.checkpoint_of(task.config)
-        file = run.predictions_file(checkpoint, row.method, split)
-        return self._readable(lambda: Prediction.load(file, run=run.identity()))
-
-    def _readable(self, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except UserError as error:
-            raise Missing(f"failed: {error}") from None
+        run = self.run(row, seed).folder
+        place = self.checkpoint(row, seed), row.method, split
+        return _readable(lambda: run.prediction(*place))
 
     def scores(self, row: Row, split: str) -> Scores:
         """Probabilities of all seeds for a set; of their mean, for an ensemble."""
-        each = [self.prediction(row, seed, split) for seed in range(self.study.seeds)]
+        each = [self.prediction(row, seed, split) for seed in self.planned.seeds]
         probs = torch.stack([prediction.probs for prediction in each])
         if row.is_ensemble:
             if len(each) < 2:
-                raise Missing("an ensemble must have at least two seeds")
+                raise Missing(Reason("undefined", "an ensemble must have at least two seeds"))
             # in the type of the others, so that a probability of zero costs the same
             probs = probs.double().mean(dim=0, keepdim=True).to(probs.dtype)
-        labels = each[0].targets
-        assert labels is not None
-        return Scores(probs, labels)
+        targets = each[0].targets
+        assert targets is not None
+        return Scores(probs, targets)
 
-    def notes(self) -> list[str]:
-        """What the runs say about their data: reduced, generated, missing."""
-        found: dict[Note, None] = {}
-        for row in rows_of(self.exhibit, self.study.dataset):
-            for seed in range(self.study.seeds):
-                run = RunFolder(self.out / self.task(row, seed).name)
-                if run.record_file.exists():
-                    # of when it was measured; of when it was trained, for older records
-                    then = read_record(run).notes
-                    now = read_notes(run.record().get("notes", [])) if then is None else then
-                    found |= dict.fromkeys(now)
-        # what is said of sets that are not asked here is left out
-        return [n.text for n in found if n.about is None or n.about in self.exhibit.needs]
+    def times(self) -> dict[str, Times]:
+        """What the stopwatch said of each row."""
+        timing = self.planned.timing
+        assert timing is not None
+        path = self.root.timing_file(timing)
+        if path.exists():
+            found = read_json(path, "times")["times"]
+            return {row: Times(**values) for row, values in found.items()}
+        why = self.root.failure(timing.name)
+        not_yet = Reason("not done", "not measured yet")
+        raise Missing(not_yet if why is None else Reason.of_failure(why))
 
 
-def fill(table: Table, study: Study, out: Path) -> dict[tuple[str, str], Cell]:
+def _readable(read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except UserError as error:
+        raise Missing(Reason.of_failure(error)) from None
+
+
+def fill(table: Table, reader: Reader) -> dict[tuple[str, str], Cell]:
     """Every cell of a table for one data set, by row and column."""
-    reader = Reader(table, study, out)
-    printed = published(table.name).get(study.dataset, {})
-    columns = table.columns_for(study.dataset)
-    times = read_times(reader) if table.is_timed else {}
+    dataset = reader.planned.study.dataset
+    printed = published(table.name).get(dataset, {})
+    columns = table.columns_for(dataset)
+    times = _times(reader) if table.is_timed else {}
     cells = {}
-    for row in table.rows_for(study.dataset):
-        measured, reasons = _measured(reader, row)
+    for row in reader.planned.rows:
+        measured, reasons = _measured(table, reader, row)
         for column in columns:
+            cell = (
+                _timed(times, row, column)
+                if column.source == "time"
+                else _cell(measured, reasons, column)
+            )
             number = printed.get(row.key, {}).get(column.key)
-            if column.source == "time":
-                cells[row.key, column.key] = _timed(times, row, column, number)
-            else:
-                cells[row.key, column.key] = _cell(measured, reasons, column, number)
+            cells[row.key, column.key] = cell._replace(published=number)
     return cells
 
 
-def _measured(reader: Reader, row: Row) -> tuple[list[dict[str, float]], list[str]]:
+def _measured(
+    table: Table, reader: Reader, row: Row
+) -> tuple[list[dict[str, float]], list[Reason]]:
     """{column: value} for each seed, or for the one ensemble, and why some are missing."""
     if row.is_ensemble:
         try:
             with warnings.catch_warnings():
                 # an undefined number is shown as such
                 warnings.simplefilter("ignore", UndefinedMetricWarning)
-                return [_ensemble_values(reader, row)], []
+                return [_ensemble_values(table, reader, row)], []
         except Missing as missing:
-            return [], [str(missing)]
+            return [], [missing.reason]
     found, reasons = [], []
-    for seed in range(reader.study.seeds):
+    for seed in reader.planned.seeds:
         try:
-            found.append(_seed_values(reader, row, seed))
+            found.append(_seed_values(table, reader, row, seed))
         except Missing as missing:
-            reasons.append(f"seed {seed} {missing}")
+            kind, text = missing.reason
+            reasons.append(Reason(kind, f"seed {seed} {text}"))
     return found, reasons
 
 
-def _seed_values(reader: Reader, row: Row, seed: int) -> dict[str, float]:
-    measured = reader.metrics(row, seed)
-    assert isinstance(reader.exhibit, Table)
-    match reader.exhibit.source:
-        case "ood":
-            names = reader.answered(row, seed, "ood")
-            return {
-                f"{metric}/{name.removeprefix('ood/')}": value
-                for name in names
-                for metric, value in measured[name].items()
-            }
-        case "shift":
-            return _mean([measured[name] for name in reader.answered(row, seed, "shift")])
-        case split:
-            return dict(measured[reader.answered(row, seed, split)[0]])
+def _seed_values(table: Table, reader: Reader, row: Row, seed: int) -> dict[str, float]:
+    measured, names = reader.metrics(row, seed), reader.splits(row, seed, table.source)
+    return _columns_of(table, {name: measured[name] for name in names})
 
 
-def _ensemble_values(reader: Reader, row: Row) -> dict[str, float]:
-    def measured(split: str) -> dict[str, float]:
-        scores = reader.scores(row, split)
-        return all_metrics(scores.probs[0], scores.labels)
+def _ensemble_values(table: Table, reader: Reader, row: Row) -> dict[str, float]:
+    def measure(name: str) -> dict[str, float]:
+        probs, targets = reader.scores(row, name)
+        if table.source != "ood":
+            return all_metrics(probs[0], targets)
+        familiar = reader.scores(row, "test").probs[0]
+        return ood_metrics(confidence_score(familiar), confidence_score(probs[0]), positive="in")
 
-    assert isinstance(reader.exhibit, Table)
-    match reader.exhibit.source:
-        case "ood":
-            familiar = confidence_score(reader.scores(row, "test").probs[0])
-            values = {}
-            for name in reader.answered(row, 0, "ood"):
-                foreign = confidence_score(reader.scores(row, name).probs[0])
-                for metric, value in ood_metrics(familiar, foreign, positive="in").items():
-                    values[f"{metric}/{name.removeprefix('ood/')}"] = value
-            return values
-        case "shift":
-            return _mean([measured(name) for name in reader.answered(row, 0, "shift")])
-        case split:
-            return measured(split)
+    return _columns_of(table, {n: measure(n) for n in reader.splits(row, 0, table.source)})
 
 
-def _mean(parts: list[Mapping[str, float]]) -> dict[str, float]:
-    """Means over sets; undefined where a metric is undefined for one of them."""
+def _columns_of(table: Table, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """{column: value} from {set: {metric: value}}: by set for other data, else means over sets."""
+    if table.source == "ood":
+        return {
+            f"{metric}/{name.removeprefix('ood/')}": value
+            for name, values in measured.items()
+            for metric, value in values.items()
+        }
+    parts = list(measured.values())
     if not parts:
-        raise Missing("there are no shifted sets")
+        raise Missing(Reason("undefined", "there are no shifted sets"))
+    # undefined where a metric is undefined for one of the sets
     return {name: fmean(part[name] for part in parts) for name in parts[0]}
 
 
-def _cell(
-    measured: list[dict[str, float]], reasons: list[str], column: Column, number: Number | None
-) -> Cell:
+def _cell(measured: list[dict[str, float]], reasons: list[Reason], column: Column) -> Cell:
     values = [values[column.key] for values in measured if column.key in values]
     reasons = list(reasons)
     if len(values) < len(measured):
         what = column.foreign or column.metric
-        reasons.append(f"{what} is not among the data")
+        reasons.append(Reason("not done", f"{what} is not among the data"))
     defined = [value for value in values if not math.isnan(value)]
     if len(defined) < len(values):
-        reasons.append("undefined for these predictions")
-    return Cell(tuple(defined), tuple(dict.fromkeys(reasons)), number)
+        reasons.append(UNDEFINED)
+    return Cell(tuple(defined), tuple(dict.fromkeys(reasons)))
 
 
-def timing_for(table: Table, study: Study) -> Timing | None:
-    """The stopwatch measurement that a table needs; None if it needs none."""
-    if not table.is_timed:
-        return None
-    configs = {
-        row.key: row_task(table, row, study, 0).config for row in table.rows_for(study.dataset)
-    }
-    return timing_of(configs)
-
-
-def timing_file(out: Path, timing: Timing) -> Path:
-    """Where a measurement is kept."""
-    return out / "timings" / f"{timing.name}.json"
-
-
-def read_times(reader: Reader) -> dict[str, Times] | str:
-    """Times of each row, or why there are none."""
-    assert isinstance(reader.exhibit, Table)
-    timing = timing_for(reader.exhibit, reader.study)
-    assert timing is not None
-    path = timing_file(reader.out, timing)
-    if path.exists():
-        return {row: Times(**values) for row, values in read_json(path, "times")["times"].items()}
-    reason = failure(reader.out, timing.name)
-    return "not measured yet" if reason is None else f"failed: {reason}"
+def _times(reader: Reader) -> dict[str, Times] | Reason:
+    try:
+        return reader.times()
+    except Missing as missing:
+        return missing.reason
 
 
 def seconds(times: Times, metric: str) -> list[float]:
@@ -284,8 +255,8 @@ def seconds(times: Times, metric: str) -> list[float]:
     return [each * times.steps_per_epoch for each in times.step]
 
 
-def _timed(times: dict[str, Times] | str, row: Row, column: Column, number: Number | None) -> Cell:
-    if isinstance(times, str):
-        return Cell((), (times,), number)
+def _timed(times: dict[str, Times] | Reason, row: Row, column: Column) -> Cell:
+    if isinstance(times, Reason):
+        return Cell((), (times,))
     rounds = torch.tensor(seconds(times[row.key], column.metric))
-    return Cell((float(rounds.median()),), (), number)
+    return Cell((float(rounds.median()),))

@@ -1,14 +1,12 @@
 """Which of the paper's comparisons hold here, with an interval.
 
-A claim is "A is better than B on metric m", as the paper's means have it. Ours is the
-difference of the means over the seeds, with a paired bootstrap over the test examples: it says
-what another test set could change, and by its mean over the seeds given what these seeds did.
+A claim is "A is better than B on metric m", as the paper's means have it for a data set. Ours is
+the difference of the means over the seeds, with a paired bootstrap over the test examples: it
+says what another test set could change, and by its mean over the seeds given what these did.
 """
 
 import math
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,10 +20,9 @@ from kepsvgp.metrics import (
     paired_bootstrap_ood,
 )
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.cells import Missing, Reader, read_times, seconds
-from kepsvgp.paper.declarations import Column, Pair, Row, Table, score_of
-from kepsvgp.paper.plan import Study
-from kepsvgp.paper.published import Number, Published, published
+from kepsvgp.paper.cells import UNDEFINED, Missing, Reader, Reason, seconds
+from kepsvgp.paper.declarations import Column, Pair, Row, Table
+from kepsvgp.paper.published import Number, published
 
 RESAMPLES = 1000
 
@@ -40,18 +37,16 @@ class Claim(NamedTuple):
         worse: The row that is worse there.
         column: The number they are compared by.
         printed: The paper's two numbers, that of the better row first.
-        origin: The data set of the paper that they are from.
         ours: Our difference, better − worse, and its interval; raw units.
-        reason: Why there is none.
+        reason: Why there is none; None if there is one.
     """
 
     better: str
     worse: str
     column: Column
     printed: tuple[Number, Number]
-    origin: str
     ours: Interval | None
-    reason: str = ""
+    reason: Reason | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -66,110 +61,82 @@ class Claim(NamedTuple):
         return "fails" if ends[1] < 0 else "fails, within noise"
 
 
-def check_claims(
-    table: Table, study: Study, out: Path, *, resamples: int = RESAMPLES
-) -> list[Claim]:
-    """The paper's claims about a table, held against our runs."""
-    reader = Reader(table, study, out)
-    rows = {row.key: row for row in table.rows_for(study.dataset)}
-    columns = table.columns_for(study.dataset)
-    numbers = published(table.name)
+def check_claims(table: Table, reader: Reader, *, resamples: int = RESAMPLES) -> list[Claim]:
+    """The paper's claims about a table, held against our runs; none for other data sets."""
+    dataset = reader.planned.study.dataset
+    printed = published(table.name).get(dataset, {})
+    rows = {row.key: row for row in reader.planned.rows}
     claims = []
     for pair in table.pairs:
-        if pair.first not in rows or pair.second not in rows:
-            continue
-        compared = [column for column in columns if _origin(numbers, pair, column, study.dataset)]
+        compared = [
+            column
+            for column in table.columns_for(dataset)
+            if all(row in rows and column.key in printed.get(row, {}) for row in pair)
+        ]
         if not compared:
             continue
-        intervals, reason = _intervals(
-            reader, rows[pair.first], rows[pair.second], compared, resamples
-        )
+        sides = rows[pair.first], rows[pair.second]
+        intervals, reason = _intervals(table, reader, *sides, compared, resamples)
         for column in compared:
-            claim = _claim(numbers, pair, column, study.dataset, intervals, reason)
-            if claim is not None:
-                claims.append(claim)
+            numbers = printed[pair.first][column.key], printed[pair.second][column.key]
+            claim = make_claim(pair, column, numbers, intervals.get(column.key), reason)
+            claims += [] if claim is None else [claim]
     return claims
 
 
-def _origin(numbers: Published, pair: Pair, column: Column, dataset: str) -> str | None:
-    """The data set of the paper whose numbers make the claim: this one, or the first there is."""
-    for name in (dataset, *numbers) if dataset in numbers else numbers:
-        rows = numbers[name]
-        key = _key(column, dataset, name)
-        if all(key in rows.get(row, {}) for row in pair):
-            return name
-    return None
-
-
-def _key(column: Column, dataset: str, origin: str) -> str:
-    """The published column that stands for one of ours: scores stand for scores."""
-    return score_of(origin) if column.key == score_of(dataset) else column.key
-
-
-def _claim(
-    numbers: Published,
+def make_claim(
     pair: Pair,
     column: Column,
-    dataset: str,
-    intervals: Mapping[str, Interval],
-    reason: str,
+    printed: tuple[Number, Number],
+    ours: Interval | None,
+    reason: Reason | None = None,
 ) -> Claim | None:
-    origin = _origin(numbers, pair, column, dataset)
-    assert origin is not None
-    key = _key(column, dataset, origin)
-    first, second = (numbers[origin][row][key] for row in pair)
+    """What the paper claims of a pair by two numbers; None where they are equal."""
+    first, second = printed
     if first.mean == second.mean:
         return None
-    ours = intervals.get(column.key)
     if ours is not None and any(math.isnan(number) for number in ours):
-        ours, reason = None, "undefined for these predictions"
+        ours, reason = None, UNDEFINED
     if (first.mean > second.mean) == METRICS[column.metric].is_higher_better:
-        return Claim(*pair, column, (first, second), origin, ours, reason)
+        return Claim(*pair, column, (first, second), ours, reason)
     if ours is not None:
         ours = Interval(-ours.difference, -ours.high, -ours.low)
-    return Claim(pair.second, pair.first, column, (second, first), origin, ours, reason)
+    return Claim(pair.second, pair.first, column, (second, first), ours, reason)
 
 
 def _intervals(
-    reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
-) -> tuple[dict[str, Interval], str]:
+    table: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
+) -> tuple[dict[str, Interval], Reason | None]:
     """First − second for each column, and why there is none."""
     found: dict[str, Interval] = {}
     timed = [column for column in columns if column.source == "time"]
-    if timed:
-        found |= _time_intervals(reader, first, second, timed, resamples)
     others = [column for column in columns if column.source != "time"]
-    try:
-        with warnings.catch_warnings():
-            # an undefined metric has no interval, and is shown as such
-            warnings.simplefilter("ignore", UndefinedMetricWarning)
-            found |= _bootstrap(reader, first, second, others, resamples)
-    except Missing as missing:
-        return found, str(missing)
-    return found, ""
+    reason = None
+    for part, measure in ((timed, _time_intervals), (others, _bootstrap)):
+        try:
+            if part:
+                found |= measure(table, reader, first, second, part, resamples)
+        except Missing as missing:
+            reason = missing.reason
+    return found, reason
 
 
 def _bootstrap(
-    reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
+    table: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
 ) -> dict[str, Interval]:
-    assert isinstance(reader.exhibit, Table)
-    metrics = [column.metric for column in columns]
-    match reader.exhibit.source:
-        case "ood":
+    with warnings.catch_warnings():
+        # an undefined metric has no interval, and is shown as such
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        if table.source == "ood":
             return _ood_intervals(reader, first, second, columns, resamples)
-        case "shift":
-            names = reader.answered(first, 0, "shift")
-            # every set shows the same examples, so that they are drawn together
-            a, b = (
-                torch.cat([reader.scores(row, name).probs for name in names])
-                for row in (first, second)
-            )
-            labels = reader.scores(first, names[0]).labels
-        case split:
-            scores = reader.scores(first, split)
-            a, labels = scores.probs, scores.labels
-            b = reader.scores(second, split).probs
-    return paired_bootstrap(a, b, labels, metrics=metrics, num_resamples=resamples)
+        names = reader.splits(first, 0, table.source)
+        # every set shows the same examples, so that they are drawn together
+        a, b = (
+            torch.cat([reader.scores(row, name).probs for name in names]) for row in (first, second)
+        )
+        targets = reader.scores(first, names[0]).targets
+        metrics = [column.metric for column in columns]
+        return paired_bootstrap(a, b, targets, metrics=metrics, num_resamples=resamples)
 
 
 def _ood_intervals(
@@ -179,7 +146,7 @@ def _ood_intervals(
         return torch.stack([confidence_score(run) for run in reader.scores(row, split).probs])
 
     found = {}
-    there = reader.answered(first, 0, "ood")
+    there = reader.splits(first, 0, "ood")
     for foreign in dict.fromkeys(column.foreign for column in columns):
         if f"ood/{foreign}" not in there:
             continue
@@ -194,12 +161,10 @@ def _ood_intervals(
 
 
 def _time_intervals(
-    reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
+    _: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
 ) -> dict[str, Interval]:
     """Differences of medians over the rounds, which both rows share; rounds are drawn again."""
-    times = read_times(reader)
-    if isinstance(times, str):
-        return {}
+    times = reader.times()
     found = {}
     generator = torch.Generator().manual_seed(0)
     for column in columns:

@@ -33,7 +33,7 @@ FOREIGN = {
 # data sets with shifted test sets
 SHIFTED = ("digits", "cifar10", "cifar100", "cola")
 
-Source = Literal["test", "val", "shift", "ood", "time"]
+NumberSource = Literal["test", "val", "shift", "ood", "time"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Row:
         key: Its name in the published numbers.
         title: Its name in the output.
         trained: The method that is trained.
-        asked: The post-hoc method that the trained model is asked through; none by default.
+        posthoc: The post-hoc method that predicts with the trained model; none by default.
         settings: Overrides of the configuration that make the variant.
         is_ensemble: Whether the seeds are averaged into one prediction.
         datasets: The data sets of the paper that have this row; None for all. Data sets that
@@ -55,7 +55,7 @@ class Row:
     key: str
     title: str
     trained: str
-    asked: str = ""
+    posthoc: str = ""
     settings: tuple[str, ...] = ()
     is_ensemble: bool = False
     datasets: tuple[str, ...] | None = None
@@ -63,8 +63,8 @@ class Row:
 
     @property
     def method(self) -> str:
-        """The method's name in a run's results: what is asked of softmax runs goes without."""
-        return find_method(f"{self.trained}+{self.asked}" if self.asked else self.trained).name
+        """The method's name in a run's results: post-hoc methods of softmax runs stand alone."""
+        return find_method(f"{self.trained}+{self.posthoc}" if self.posthoc else self.trained).name
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Column:
     """
 
     metric: str
-    source: Source
+    source: NumberSource
     foreign: str = ""
 
     @property
@@ -102,20 +102,17 @@ class Pair(NamedTuple):
     second: str
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of the paper, or one of ours.
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What a table and a figure have in common.
 
     Attributes:
-        name: `table1` … `table9` as in the paper; another name is a table of ours.
+        name: `table1` … `table9` and `figure2` … `figure5` as in the paper; others are ours.
         title: What it shows.
-        datasets: The data sets that the table is about.
-        rows: Its lines, in order.
-        metrics: Metrics of its columns; `score` is MCC for CoLA and accuracy elsewhere.
-        source: Where the metrics come from, but for those of the stopwatch.
-        pairs: The comparisons whose outcome the paper claims.
-        paper_settings: Overrides by data set that belong to the paper's profile alone.
+        datasets: The data sets that it is about.
+        rows: The models in it, in order.
         needs: What a data set must have.
+        paper_settings: Overrides by data set that belong to the paper's profile alone.
         notes: What should be known about how the numbers are made.
     """
 
@@ -123,18 +120,49 @@ class Table:
     title: str
     datasets: tuple[str, ...]
     rows: tuple[Row, ...]
-    metrics: tuple[str, ...]
-    source: Source = "test"
-    pairs: tuple[Pair, ...] = ()
-    paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     needs: tuple[Literal["images", "shift", "ood"], ...] = ()
+    paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_inspected: bool = False
+    """Whether the runs' attention kernels are looked at."""
 
     def rows_for(self, dataset: str) -> tuple[Row, ...]:
         """The rows of a data set."""
         if dataset not in self.datasets:
             return self.rows
         return tuple(r for r in self.rows if r.datasets is None or dataset in r.datasets)
+
+    def title_for(self, dataset: str) -> str:
+        """Number, if it is the paper's, subject and data set."""
+        subject = f"{self.title}: {TITLES[dataset]}"
+        kind = type(self).__name__
+        number = self.name.removeprefix(kind.lower())
+        return f"{kind} {number}. {subject}" if self.is_published else subject
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the paper has it."""
+        return self.name.startswith(("table", "figure"))
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The sets on which the models are measured; see `plan.Evaluation`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Exhibit):
+    """A table of the paper, or one of ours.
+
+    Attributes:
+        metrics: Metrics of its columns; `score` is MCC for CoLA and accuracy elsewhere.
+        source: Where the metrics come from, but for those of the stopwatch.
+        pairs: The comparisons whose outcome the paper claims.
+    """
+
+    metrics: tuple[str, ...]
+    source: NumberSource = "test"
+    pairs: tuple[Pair, ...] = ()
 
     def columns_for(self, dataset: str) -> tuple[Column, ...]:
         """The columns of a data set."""
@@ -145,9 +173,9 @@ class Table:
         return tuple(_column(metric, self.source, dataset) for metric in self.metrics)
 
     @property
-    def is_published(self) -> bool:
-        """Whether the paper has it."""
-        return self.name.startswith("table")
+    def evaluated(self) -> tuple[str, ...]:
+        """The set that its numbers are of; other data are told from the test set."""
+        return ("test", "ood") if self.source == "ood" else (self.source,)
 
     @property
     def is_timed(self) -> bool:
@@ -155,27 +183,16 @@ class Table:
         return any(_is_timed(metric) for metric in self.metrics)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the paper.
+@dataclass(frozen=True, kw_only=True)
+class Figure(Exhibit):
+    """A figure of the paper; `splits` are the sets on which its models are measured."""
 
-    Attributes:
-        name: `figure2` … `figure5`.
-        title: What it shows.
-        datasets: The data set that the paper's figure has.
-        rows: The models in it.
-        splits: Sets on which they are asked; see `plan.SELECTORS`.
-        is_inspected: Whether the runs' attention kernels are looked at.
-        needs: What a data set must have.
-    """
-
-    name: str
-    title: str
-    datasets: tuple[str, ...]
-    rows: tuple[Row, ...]
     splits: tuple[str, ...] = ()
-    is_inspected: bool = False
-    needs: tuple[Literal["images", "shift", "ood"], ...] = ()
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The sets that are shown."""
+        return self.splits
 
 
 def score_of(dataset: str) -> str:
@@ -183,7 +200,7 @@ def score_of(dataset: str) -> str:
     return "mcc" if dataset == "cola" else "accuracy"
 
 
-def _column(metric: str, source: Source, dataset: str) -> Column:
+def _column(metric: str, source: NumberSource, dataset: str) -> Column:
     if metric == "score":
         return Column(score_of(dataset), source)
     return Column(metric, "time" if _is_timed(metric) else source)

@@ -16,6 +16,7 @@ from rich.table import Table
 from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.methods.compare import Comparison, compare
+from kepsvgp.metrics.registry import METRICS, Metric
 
 NUM_MEMBERS = 3
 # one corruption in the middle of its range, for each of three seeds
@@ -50,21 +51,18 @@ class Column(NamedTuple):
     """One column of the table: a metric, averaged over the splits that its group has."""
 
     group: str
-    title: str
     prefix: str
-    metric: str
-    sign: int
-    """1 where larger is better, −1 where smaller is."""
+    metric: Metric
 
 
 _COLUMNS = (
-    Column("test", "accuracy", "test", "accuracy", 1),
-    Column("", "NLL", "test", "nll", -1),
-    Column("", "ECE", "test", "ece", -1),
-    Column("corrupted", "accuracy", "shift/", "accuracy", 1),
-    Column("", "NLL", "shift/", "nll", -1),
-    Column("", "ECE", "shift/", "ece", -1),
-    Column("photos", "AUROC", "ood/", "ood_auroc", 1),
+    Column("test", "test", METRICS["accuracy"]),
+    Column("", "test", METRICS["nll"]),
+    Column("", "test", METRICS["ece"]),
+    Column("corrupted", "shift/", METRICS["accuracy"]),
+    Column("", "shift/", METRICS["nll"]),
+    Column("", "shift/", METRICS["ece"]),
+    Column("photos", "ood/", METRICS["ood_auroc"]),
 )
 
 
@@ -72,11 +70,11 @@ def _table(comparison: Comparison) -> Table:
     """Means over seeds, corruptions and sets of other data, the best of a column in bold."""
     table = Table("method", title="digits", title_justify="left", padding=(0, 0))
     for column in _COLUMNS:
-        arrow = "↑" if column.sign > 0 else "↓"
-        table.add_column(f"{column.group}\n{column.title}{arrow}", justify="right", no_wrap=True)
+        heading = f"{column.group}\n{column.metric.title}{column.metric.arrow}"
+        table.add_column(heading, justify="right", no_wrap=True)
     methods = list(comparison.results)
     values = np.array([[_mean(comparison, m, column) for column in _COLUMNS] for m in methods])
-    best = (values * [column.sign for column in _COLUMNS]).argmax(axis=0)
+    best = (values * [column.metric.sign for column in _COLUMNS]).argmax(axis=0)
     for number, method in enumerate(methods):
         cells = [f"{value:.3f}" for value in values[number]]
         bold = [f"[bold]{c}[/]" if best[i] == number else c for i, c in enumerate(cells)]
@@ -86,4 +84,4 @@ def _table(comparison: Comparison) -> Table:
 
 def _mean(comparison: Comparison, method: str, column: Column) -> float:
     splits = [s for s in comparison.results[method] if s.startswith(column.prefix)]
-    return float(np.mean([comparison.mean(method, split, column.metric) for split in splits]))
+    return float(np.mean([comparison.mean(method, split, column.metric.name) for split in splits]))

@@ -8,27 +8,24 @@ import shutil
 from pathlib import Path
 
 from kepsvgp.files import replacing
-from kepsvgp.paper.plan import tasks_of
-from kepsvgp.paper.sweep import Piece
+from kepsvgp.paper.plan import Plan
 from kepsvgp.runs.folder import RunFolder
 
 
-def keep_evidence(wanted: list[Piece], out: Path, folder: Path) -> list[Path]:
-    """Copies what belongs to some tables and figures into a folder; gives what was written."""
-    files = []
-    for piece in wanted:
-        for kind in ("tables", "figures"):
-            files += sorted((out / kind).glob(f"{piece.stem}.*"))
-        for task in tasks_of(piece.exhibit, piece.study):
-            run = RunFolder(out / task.name)
-            small = (run.config_file, run.metrics_file, run.history_file, run.record_file)
-            files += [file for file in small if file.exists()]
-    written = []
-    for file in dict.fromkeys(files):
-        part = file.relative_to(out)
-        # tables and figures stand on top, the runs they were made from below
-        target = folder / (part if part.parts[0] in ("tables", "figures") else "runs" / part)
+def keep_evidence(plan: Plan, out: Path, folder: Path) -> list[Path]:
+    """Copies what belongs to a plan into a folder; gives what was written."""
+    # tables and figures stand on top, the runs they were made from below
+    files = {
+        file: folder / kind / file.name
+        for kind in ("tables", "figures")
+        for planned in plan.exhibits
+        for file in sorted((out / kind).glob(f"{planned.stem}.*"))
+    }
+    for task in plan.tasks:
+        run = RunFolder(out / task.name)
+        small = (run.config_file, run.metrics_file, run.history_file, run.record_file)
+        files |= {f: folder / "runs" / task.name / f.name for f in small if f.exists()}
+    for file, target in files.items():
         with replacing(target) as temporary:
             shutil.copyfile(file, temporary)
-        written.append(target)
-    return written
+    return list(files.values())

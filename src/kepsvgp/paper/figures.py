@@ -1,15 +1,14 @@
 """The data of the paper's figures, read back from runs; how they are drawn is not known here."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Missing, Reader
-from kepsvgp.paper.declarations import TITLES, Figure
-from kepsvgp.paper.filled import notes_of
-from kepsvgp.paper.findings import inspected
-from kepsvgp.paper.plan import Study
+from kepsvgp.paper.declarations import TITLES
+from kepsvgp.paper.notes import notes_of
+from kepsvgp.paper.plan import PlannedExhibit
+from kepsvgp.paper.records import OutputRoot
 
 # what figure 2 shows of every corruption
 BARS = ("accuracy", "aurc", "ece", "nll")
@@ -19,24 +18,21 @@ class FigureData(NamedTuple):
     """What a figure shows.
 
     Attributes:
-        figure: The declaration.
-        study: The data set, profile and seeds.
+        planned: The figure and its runs.
         data: Figure 2: `{metric: {model: {kind: one value per seed}}}`; 3: `{model: {group:
             confidences}}`; 4: `{model: content of inspect.json}`; 5: `{model: {kind: one value
             per seed}}`. In the paper's units.
         notes: What was reduced, generated or is missing, models that failed included.
     """
 
-    figure: Figure
-    study: Study
+    planned: PlannedExhibit
     data: dict[str, Any]
     notes: list[str]
 
     @property
     def title(self) -> str:
         """Number, subject and data set."""
-        number = self.figure.name.removeprefix("figure")
-        return f"Figure {number}. {self.figure.title}: {TITLES[self.study.dataset]}"
+        return self.planned.exhibit.title_for(self.planned.study.dataset)
 
 
 class Answer(NamedTuple):
@@ -47,25 +43,24 @@ class Answer(NamedTuple):
     measured: Mapping[str, Mapping[str, float]]
 
 
-def figure_data(figure: Figure, study: Study, out: Path) -> FigureData:
+def figure_data(planned: PlannedExhibit, root: OutputRoot) -> FigureData:
     """The data of a figure; models whose runs failed are left out, and said to be."""
-    reader = Reader(figure, study, out)
-    notes = notes_of(figure, study, out)
+    notes = notes_of(planned, root)
     read = {
         "figure2": _shifts,
         "figure3": _confidences,
         "figure4": _spectra,
         "figure5": _mean_aurc,
-    }[figure.name]
-    return FigureData(figure, study, read(reader, notes), notes)
+    }[planned.exhibit.name]
+    return FigureData(planned, read(Reader(planned, root), notes), notes)
 
 
 def _answers(reader: Reader, notes: list[str], selector: str) -> Iterator[Answer]:
     """What every row and seed has to say about some sets; what is missing goes to the notes."""
-    for row in reader.exhibit.rows:
-        for seed in range(reader.study.seeds):
+    for row in reader.planned.rows:
+        for seed in reader.planned.seeds:
             try:
-                names = reader.answered(row, seed, selector)
+                names = reader.splits(row, seed, selector)
                 measured = reader.metrics(row, seed)
             except Missing as missing:
                 notes.append(f"{row.title}, seed {seed}: {missing}.")
@@ -97,11 +92,11 @@ def _mean_aurc(reader: Reader, notes: list[str]) -> dict[str, Any]:
 def _confidences(reader: Reader, notes: list[str]) -> dict[str, Any]:
     """Of the first seed: a confidence belongs to a model."""
     groups: dict[str, Any] = {}
-    for row in reader.exhibit.rows:
+    for row in reader.planned.rows:
         try:
             familiar = reader.prediction(row, 0, "test")
             foreign = {
-                name: reader.prediction(row, 0, name) for name in reader.answered(row, 0, "ood")
+                name: reader.prediction(row, 0, name) for name in reader.splits(row, 0, "ood")
             }
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
@@ -118,25 +113,24 @@ def _confidences(reader: Reader, notes: list[str]) -> dict[str, Any]:
         groups[row.title] = {
             name: [round(value, 4) for value in part.tolist()] for name, part in parts.items()
         }
-    if reader.study.seeds > 1:
+    if reader.planned.study.seeds > 1:
         notes.append("The confidences are those of the first seed.")
     return groups
 
 
 def _spectra(reader: Reader, notes: list[str]) -> dict[str, Any]:
     spectra = {}
-    for row in reader.exhibit.rows:
+    for row in reader.planned.rows:
         try:
-            run = reader.run(row, 0)
+            found = reader.run(row, 0).inspection(reader.checkpoint(row, 0))
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
             continue
-        found = inspected(run, reader.study.checkpoint_of(reader.task(row, 0).config))
         if found is None:
             notes.append(f"{row.title}: not inspected yet.")
         else:
             spectra[row.title] = found.model_dump()
-    if reader.study.seeds > 1:
+    if reader.planned.study.seeds > 1:
         notes.append("The spectra are those of the first seed.")
     return spectra
 

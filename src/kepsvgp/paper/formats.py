@@ -1,18 +1,18 @@
-"""Filled tables as Markdown, CSV, LaTeX and JSON."""
+"""Filled tables as Markdown, CSV, LaTeX and JSON, and as lines of words for a terminal."""
 
 import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from kepsvgp.data.tables import csv_cell
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.cells import Cell
+from kepsvgp.paper.cells import Cell, Reason
 from kepsvgp.paper.claims import Claim
-from kepsvgp.paper.declarations import TITLES, Column
-from kepsvgp.paper.filled import Filled, best_rows
+from kepsvgp.paper.declarations import Column, Row
+from kepsvgp.paper.filled import FilledTable
 from kepsvgp.paper.published import Number
 
 NOTHING = "–"
@@ -35,99 +35,104 @@ def paper_text(number: Number | None) -> str:
     return text if number.sd is None else f"{text} ± {number.sd:.{number.decimals}f}"
 
 
-def markdown(filled: Filled) -> str:
-    """The table with ours above the paper's, the claims, and what was reduced before both."""
-    marks = _Marks()
-    lines = [f"# {filled.title}", ""]
-    lines += [f"- {note}" for note in filled.notes]
-    lines += ["", _line(["Method", *(column.title for column in filled.columns)])]
-    lines += [_line(["---", *("---:" for _ in filled.columns)])]
+class RowText(NamedTuple):
+    """A row in words.
+
+    Attributes:
+        row: The row.
+        heading: The group that begins with it; empty for none.
+        ours: Our numbers.
+        is_best: Which of them are the best of their columns.
+        papers: The paper's numbers; None if it has none here.
+    """
+
+    row: Row
+    heading: str
+    ours: list[str]
+    is_best: list[bool]
+    papers: list[str] | None
+
+
+def row_texts(filled: FilledTable) -> Iterator[RowText]:
+    """The rows of a table in words, as every format shows them."""
     group = ""
-    for row in filled.rows:
-        if row.group and row.group != group:
-            group = row.group
-            lines.append(_line([f"**{group}**", *("" for _ in filled.columns)]))
+    best = [filled.best_rows(column) for column in filled.columns]
+    for row in filled.planned.rows:
+        heading, group = (row.group if row.group != group else ""), row.group
         cells = [filled.cells[row.key, column.key] for column in filled.columns]
-        ours = []
-        for cell, column in zip(cells, filled.columns, strict=True):
-            text = ours_text(cell, column)
-            if row.key in best_rows(filled, column):
-                text = f"**{text}**"
-            ours.append(text + marks.of(cell))
-        lines.append(_line([row.title, *ours]))
-        if any(cell.published for cell in cells):
-            lines.append(_line(["*paper*", *(f"*{paper_text(c.published)}*" for c in cells)]))
-    if marks.reasons:
-        lines += ["", *(f"{number}. {reason}" for number, reason in marks.listed())]
-    lines += ["", *_claims(filled)]
+        yield RowText(
+            row,
+            heading,
+            [ours_text(*each) for each in zip(cells, filled.columns, strict=True)],
+            [row.key in rows for rows in best],
+            [paper_text(c.published) for c in cells] if any(c.published for c in cells) else None,
+        )
+
+
+def reasons_of(filled: FilledTable) -> list[Reason]:
+    """Why numbers are missing, each reason once."""
+    return list(dict.fromkeys(reason for cell in filled.cells.values() for reason in cell.reasons))
+
+
+def marks_of(filled: FilledTable, row: Row, column: Column) -> str:
+    """The numbers of a cell's reasons, such as ` [1]`, and a word if something failed."""
+    every, reasons = reasons_of(filled), filled.cells[row.key, column.key].reasons
+    word = " failed" if any(reason.kind == "failed" for reason in reasons) else ""
+    return word + "".join(f" [{every.index(reason) + 1}]" for reason in reasons)
+
+
+def markdown(filled: FilledTable) -> str:
+    """The table with ours above the paper's, the claims, and what was reduced before both."""
+    columns = filled.columns
+    lines = [f"# {filled.title}", "", *(f"- {note}" for note in filled.notes), ""]
+    lines += [_line(["Method", *(column.title for column in columns)])]
+    lines += [_line(["---", *("---:" for _ in columns)])]
+    for row, heading, ours, is_best, papers in row_texts(filled):
+        if heading:
+            lines.append(_line([f"**{heading}**", *("" for _ in columns)]))
+        cells = [f"**{t}**" if best else t for t, best in zip(ours, is_best, strict=True)]
+        marks = [marks_of(filled, row, column) for column in columns]
+        lines.append(_line([row.title, *map("".join, zip(cells, marks, strict=True))]))
+        if papers is not None:
+            lines.append(_line(["*paper*", *(f"*{text}*" for text in papers)]))
+    reasons = [f"{n}. {reason.text}" for n, reason in enumerate(reasons_of(filled), start=1)]
+    lines += ["", *reasons] if reasons else []
+    if filled.claims:
+        lines += ["", "## The paper's claims", "", claims_summary(filled.claims), ""]
+        lines += [_line(list(CLAIM_HEADS)), _line(["---"] * len(CLAIM_HEADS))]
+        lines += map(_line, claim_texts(filled))
     return "\n".join(lines).rstrip() + "\n"
 
 
-class _Marks:
-    """Numbers for the reasons why something is missing, each reason once."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def of(self, cell: Cell) -> str:
-        """The marks of a cell, such as ` [1]`."""
-        numbers = []
-        for reason in cell.reasons:
-            if reason not in self.reasons:
-                self.reasons.append(reason)
-            numbers.append(self.reasons.index(reason) + 1)
-        word = " failed" if any("failed" in reason for reason in cell.reasons) else ""
-        return word + "".join(f" [{number}]" for number in numbers)
-
-    def listed(self) -> Iterable[tuple[int, str]]:
-        return enumerate(self.reasons, start=1)
+CLAIM_HEADS = ("Better in the paper", "than", "on", "paper", "ours: difference", "verdict")
 
 
-def _claims(filled: Filled) -> list[str]:
-    if not filled.table.is_published:
-        return []
-    if not filled.claims:
-        return ["The paper makes no comparison here that these numbers could be held against."]
-    titles = {row.key: _full_title(filled, row.key) for row in filled.rows}
-    counts = Counter(claim.verdict for claim in filled.claims)
-    lines = [
-        "## The paper's claims",
-        "",
-        f"Of {len(filled.claims)}, {counts['holds'] + counts['holds, within noise']} hold here "
+def claims_summary(claims: list[Claim]) -> str:
+    """How many claims hold, and what noise is."""
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        f"Of {len(claims)}, {counts['holds'] + counts['holds, within noise']} hold here "
         f"({counts['holds']} beyond noise), {counts['fails'] + counts['fails, within noise']} do "
         f"not ({counts['fails']} beyond noise), {counts['unknown']} are unknown. Noise is that of "
-        "the test set: the 95 % paired bootstrap interval of the difference, better − worse.",
-        "",
-        _line(["Better in the paper", "than", "on", "paper", "ours: difference", "verdict"]),
-        _line(["---", "---", "---", "---", "---", "---"]),
-    ]
+        "the test set: the 95 % paired bootstrap interval of the difference, better − worse."
+    )
+
+
+def claim_texts(filled: FilledTable) -> Iterator[list[str]]:
+    """One line for each claim, under `CLAIM_HEADS`."""
+    titles = {
+        row.key: f"{row.group}, {row.title}" if row.group else row.title
+        for row in filled.planned.rows
+    }
     for claim in filled.claims:
         printed = " / ".join(f"{n.mean:.{n.decimals}f}" for n in claim.printed)
-        if claim.origin != filled.study.dataset:
-            printed += f" ({TITLES[claim.origin]})"
-        lines.append(
-            _line(
-                [
-                    titles[claim.better],
-                    titles[claim.worse],
-                    claim.column.title,
-                    printed,
-                    _difference(claim),
-                    claim.verdict,
-                ]
-            )
-        )
-    return lines
-
-
-def _full_title(filled: Filled, key: str) -> str:
-    row = next(row for row in filled.rows if row.key == key)
-    return f"{row.group}, {row.title}" if row.group else row.title
+        rows = [titles[claim.better], titles[claim.worse]]
+        yield [*rows, claim.column.title, printed, _difference(claim), claim.verdict]
 
 
 def _difference(claim: Claim) -> str:
     if claim.ours is None:
-        return claim.reason or NOTHING
+        return claim.reason.text if claim.reason is not None else NOTHING
     point, low, high = map(METRICS[claim.column.metric].paper_text, claim.ours)
     return f"{point} [{low}, {high}]"
 
@@ -142,35 +147,20 @@ _CSV_COLUMNS = (
 )
 
 
-def as_csv(filled: Filled) -> str:
+def as_csv(filled: FilledTable) -> str:
     """One line for each cell, in the paper's units."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
-    for row in filled.rows:
-        for column in filled.columns:
-            cell = filled.cells[row.key, column.key]
-            scale = METRICS[column.metric].factor
-            printed = cell.published
-            writer.writerow(
-                [
-                    filled.table.name,
-                    filled.study.dataset,
-                    row.key,
-                    column.key,
-                    _times(cell.mean, scale),
-                    _times(cell.sd, scale),
-                    len(cell.values),
-                    None if printed is None else printed.mean,
-                    None if printed is None else printed.sd,
-                    csv_cell("; ".join(cell.reasons)),
-                ]
-            )
+    columns = {column.key: METRICS[column.metric].factor for column in filled.columns}
+    for (row, column), cell in filled.cells.items():
+        factor, printed = columns[column], cell.published
+        ours = [None if value is None else value * factor for value in (cell.mean, cell.sd)]
+        papers = [None, None] if printed is None else [printed.mean, printed.sd]
+        reasons = csv_cell("; ".join(reason.text for reason in cell.reasons))
+        place = [filled.table.name, filled.planned.study.dataset, row, column]
+        writer.writerow([*place, *ours, len(cell.values), *papers, reasons])
     return text.getvalue()
-
-
-def _times(value: float | None, scale: float) -> float | None:
-    return None if value is None else value * scale
 
 
 _LATEX = {
@@ -191,32 +181,28 @@ _LATEX = {
 }
 
 
-def latex(filled: Filled) -> str:
+def latex(filled: FilledTable) -> str:
     """A booktabs table, ours above the paper's; what was reduced is in the caption."""
+    titles = [_tex(column.title) for column in filled.columns]
     lines = [
         r"\begin{table}",
         rf"\caption{{{_tex(filled.title)}. {_tex(' '.join(filled.notes))}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(filled.columns)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(titles)}}}",
         r"\toprule",
-        " & ".join(["Method", *(_tex(column.title) for column in filled.columns)]) + r" \\",
+        " & ".join(["Method", *titles]) + r" \\",
         r"\midrule",
     ]
-    group = ""
-    for row in filled.rows:
-        if row.group and row.group != group:
-            group = row.group
-            width = len(filled.columns) + 1
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{{_tex(group)}}} \\")
-        cells = [filled.cells[row.key, column.key] for column in filled.columns]
-        ours = []
-        for cell, column in zip(cells, filled.columns, strict=True):
-            text = _tex(ours_text(cell, column))
-            best = row.key in best_rows(filled, column)
-            ours.append(rf"\textbf{{{text}}}" if best else text)
-        lines.append(" & ".join([_tex(row.title), *ours]) + r" \\")
-        if any(cell.published for cell in cells):
-            papers = (rf"\textit{{{_tex(paper_text(c.published))}}}" for c in cells)
-            lines.append(" & ".join([r"\quad\textit{paper}", *papers]) + r" \\")
+    for row, heading, ours, is_best, papers in row_texts(filled):
+        if heading:
+            lines.append(rf"\multicolumn{{{len(titles) + 1}}}{{l}}{{{_tex(heading)}}} \\")
+        cells = [
+            rf"\textbf{{{_tex(text)}}}" if best else _tex(text)
+            for text, best in zip(ours, is_best, strict=True)
+        ]
+        lines.append(" & ".join([_tex(row.title), *cells]) + r" \\")
+        if papers is not None:
+            italic = [rf"\textit{{{_tex(text)}}}" for text in papers]
+            lines.append(" & ".join([r"\quad\textit{paper}", *italic]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -225,36 +211,40 @@ def _tex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def as_json(filled: Filled) -> str:
+def as_json(filled: FilledTable) -> str:
     """Everything: raw values by seed, the paper's numbers, claims, notes, and the study."""
+    planned = filled.planned
     content = {
         "table": filled.table.name,
         "title": filled.title,
-        "study": filled.study.described(),
+        "study": planned.study.described(),
         "notes": filled.notes,
         "columns": [
             {"key": c.key, "title": c.title, "scale": METRICS[c.metric].factor}
             for c in filled.columns
         ],
         "rows": [
-            {"key": row.key, "title": row.title, "runs": filled.runs[row.key]}
-            for row in filled.rows
+            {
+                "key": row.key,
+                "title": row.title,
+                "runs": [planned.tasks[row.key, seed].name for seed in planned.seeds],
+            }
+            for row in planned.rows
         ],
-        "cells": [_cell_json(filled, row.key, c) for row in filled.rows for c in filled.columns],
+        "cells": [_cell_json(*place, cell) for place, cell in filled.cells.items()],
         "claims": [_claim_json(claim) for claim in filled.claims],
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _cell_json(filled: Filled, row: str, column: Column) -> dict[str, Any]:
-    cell = filled.cells[row, column.key]
+def _cell_json(row: str, column: str, cell: Cell) -> dict[str, Any]:
     return {
         "row": row,
-        "column": column.key,
+        "column": column,
         "values": list(cell.values),
         "mean": cell.mean,
         "sd": cell.sd,
-        "reasons": list(cell.reasons),
+        "reasons": [reason.text for reason in cell.reasons],
         "paper": None if cell.published is None else cell.published._asdict(),
     }
 
@@ -265,14 +255,13 @@ def _claim_json(claim: Claim) -> dict[str, Any]:
         "worse": claim.worse,
         "column": claim.column.key,
         "paper": [number.mean for number in claim.printed],
-        "origin": claim.origin,
         "ours": None if claim.ours is None else claim.ours._asdict(),
         "verdict": claim.verdict,
-        "reason": claim.reason,
+        "reason": claim.reason.text if claim.reason is not None else "",
     }
 
 
-FORMATS: dict[str, Callable[[Filled], str]] = {
+FORMATS: dict[str, Callable[[FilledTable], str]] = {
     "md": markdown,
     "csv": as_csv,
     "tex": latex,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from kepsvgp.files import write_atomic
+from kepsvgp.paper.records import OutputRoot
 
 
 class Outcome(NamedTuple):
@@ -64,18 +64,8 @@ def execute(
             started(process)
         code = _feed(process, job)
     reason = None if code == 0 else _reason(code, log_file, begin)
-    outcome = Outcome(name, reason, time.perf_counter() - start)
-    note_failure(Path(out), outcome)
-    return outcome
-
-
-def note_failure(out: Path, outcome: Outcome) -> None:
-    """Keeps the reason of a failed job beside its log, and forgets that of one that succeeded."""
-    path = out / "logs" / f"{outcome.name}.failed"
-    if outcome.reason is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_atomic(path, outcome.reason + "\n")
+    OutputRoot(Path(out)).note_failure(name, reason)
+    return Outcome(name, reason, time.perf_counter() - start)
 
 
 def _feed(process: Process, job: str) -> int:

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kepsvgp.errors import UserError
-from kepsvgp.paper.plan import Task
-from kepsvgp.paper.processes import Outcome, Process, execute, note_failure
-from kepsvgp.paper.timing import Timing
-from kepsvgp.runs.folder import RunFolder
+from kepsvgp.paper.plan import Task, Timing
+from kepsvgp.paper.processes import Outcome, Process, execute
+from kepsvgp.paper.records import OutputRoot
 
 Job = Task | Timing
 # gives a job to whoever does it
@@ -24,15 +23,15 @@ Submit = Callable[[Job], "Future[Outcome]"]
 
 
 def run_jobs(
-    tasks: Sequence[Task], timings: Sequence[Timing], out: Path, submit: Submit
+    tasks: Sequence[Task], timings: Sequence[Timing], root: OutputRoot, submit: Submit
 ) -> Iterator[Outcome]:
     """Does all jobs, and tells of each when it has ended, well or not."""
-    yield from _run_tasks(tasks, out, submit)
+    yield from _run_tasks(tasks, root, submit)
     for timing in timings:
         yield _outcome(timing.name, submit(timing))
 
 
-def _run_tasks(tasks: Sequence[Task], out: Path, submit: Submit) -> Iterator[Outcome]:
+def _run_tasks(tasks: Sequence[Task], root: OutputRoot, submit: Submit) -> Iterator[Outcome]:
     waiting = {task.name: task for task in tasks}
     running: dict[Future[Outcome], str] = {}
     ended: dict[str, Outcome] = {}
@@ -41,19 +40,20 @@ def _run_tasks(tasks: Sequence[Task], out: Path, submit: Submit) -> Iterator[Out
             if any(name in waiting or name in running.values() for name in task.after):
                 continue
             del waiting[task.name]
-            # one that is trained will do, even if something asked of it failed
-            broken = [name for name in task.after if not RunFolder(out / name).is_finished()]
+            # one that is trained will do, even if an evaluation of it failed
+            broken = [name for name in task.after if not root.run(name).is_trained]
             if broken:
                 why = ended[broken[0]].reason if broken[0] in ended else "it was not run"
                 reason = f"{broken[0]}, from which it starts, failed: {why}"
+                root.note_failure(task.name, reason)
                 ended[task.name] = Outcome(task.name, reason, 0.0)
-                note_failure(out, ended[task.name])
                 yield ended[task.name]
             else:
                 running[submit(task)] = task.name
         if running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(future)
+                root.changed(name)
                 ended[name] = _outcome(name, future)
                 yield ended[name]
 

@@ -1,12 +1,16 @@
 """The nine tables and four figures of the paper, and a table of our own, declared."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kepsvgp.config.plugins import find_method, places
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import TEXTS, Figure, Pair, Row, Table
+from kepsvgp.paper.declarations import TEXTS, Exhibit, Figure, Pair, Row, Table
 
 MSP = Row("msp", "MSP", "msp")
-TEMPERATURE = Row("temperature", "Temperature Scaling", "msp", asked="temperature")
-MC_DROPOUT = Row("mc_dropout", "MC Dropout", "msp", asked="mc_dropout")
-KFLLLA = Row("kfllla", "KFLLLA", "msp", asked="kfllla")
+TEMPERATURE = Row("temperature", "Temperature Scaling", "msp", posthoc="temperature")
+MC_DROPOUT = Row("mc_dropout", "MC Dropout", "msp", posthoc="mc_dropout")
+KFLLLA = Row("kfllla", "KFLLLA", "msp", posthoc="kfllla")
 SVDKL = Row("svdkl", "SV-DKL", "svdkl")
 SGPA = Row("sgpa", "SGPA", "sgpa")
 SGPA_ON_TEXTS = Row("sgpa", "SGPA", "sgpa", datasets=TEXTS)
@@ -14,11 +18,6 @@ KEP = Row("kep", "KEP-SVGP", "kep")
 DEEP_ENSEMBLES = Row("deep_ensembles", "Deep Ensembles", "msp", is_ensemble=True)
 KEP_ENSEMBLES = Row("kep_ensembles", "KEP-SVGP Ensembles", "kep", is_ensemble=True)
 ENSEMBLES = (DEEP_ENSEMBLES, KEP_ENSEMBLES)
-# beyond the paper, on request
-SNGP = Row("sngp", "SNGP", "sngp")
-PRIMAL = Row("primal", "Primal-Attention", "primal")
-EXTRAS = (PRIMAL, SNGP)
-
 SEVEN = ("score", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 _SINGLE = ("msp", "mc_dropout", "kfllla", "svdkl")
 _AGAINST_ALL = (
@@ -136,9 +135,9 @@ TABLES = (
             MC_DROPOUT,
             KFLLLA,
             KEP,
-            Row("kep_temperature", "KEP-SVGP + TS", "kep", asked="temperature"),
-            Row("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", asked="mc_dropout"),
-            Row("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", asked="kfllla"),
+            Row("kep_temperature", "KEP-SVGP + TS", "kep", posthoc="temperature"),
+            Row("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", posthoc="mc_dropout"),
+            Row("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", posthoc="kfllla"),
         ),
         metrics=SEVEN,
         pairs=(
@@ -274,7 +273,7 @@ DEFAULTS = Table(
 NAMES = tuple(exhibit.name for exhibit in (*TABLES, *FIGURES))
 
 
-def find(name: str) -> Table | Figure:
+def find(name: str) -> Exhibit:
     """The table or figure of this name."""
     for exhibit in (*TABLES, *FIGURES, DEFAULTS):
         if exhibit.name == name:
@@ -282,3 +281,31 @@ def find(name: str) -> Table | Figure:
     raise UserError(
         f"WHAT must be table1 … table9, figure2 … figure5, defaults or all; got {name!r}."
     )
+
+
+def choose(names: Sequence[str], rows: Sequence[str] = ()) -> list[Exhibit]:
+    """Tables and figures by name, `all` for every one, with these rows alone if any are named."""
+    wanted = NAMES if "all" in names else tuple(dict.fromkeys(names))
+    found = [find(name) for name in wanted]
+    return [_with_rows(exhibit, rows) for exhibit in found] if rows else found
+
+
+def _with_rows(exhibit: Exhibit, keys: Sequence[str]) -> Exhibit:
+    known = {row.key: row for row in exhibit.rows}
+    # a row of another table is no mistake when several are asked for
+    elsewhere = {row.key for other in (*TABLES, *FIGURES) for row in other.rows}
+    for key in keys:
+        if key in known or key in elsewhere:
+            continue
+        if not isinstance(exhibit, Table) or not (":" in key or key in places("kepsvgp.methods")):
+            raise UserError(
+                f"--rows must be among {', '.join(known)} for {exhibit.name}, or a method; "
+                f"got {key!r}."
+            )
+        # a method that the paper's table does not have
+        method = find_method(key)
+        known[key] = Row(method.name, method.title, method.place)
+    kept = tuple(known[key] for key in keys if key in known)
+    if not kept:
+        raise UserError(f"--rows must leave {exhibit.name} a row; it has {', '.join(known)}.")
+    return replace(exhibit, rows=kept)

@@ -5,7 +5,6 @@ other, so that whatever else the machine does meanwhile meets all of them alike.
 depend on the weights, so that the models are new ones.
 """
 
-import hashlib
 import time
 from collections.abc import Mapping
 from itertools import islice
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.optim import Adam
 
@@ -22,25 +20,14 @@ from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import call, to_device
+from kepsvgp.paper.plan import Timing
+from kepsvgp.paper.records import OutputRoot
 from kepsvgp.runs.device import find_device
 from kepsvgp.runs.record import input_shape
 from kepsvgp.training.objective import loss
 
 ROUNDS = 12
 WARM_UP = 2
-
-
-class Timing(BaseModel):
-    """Measurements that go together.
-
-    Attributes:
-        name: Its file under `timings/`.
-        configs: The configuration of each row.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    configs: dict[str, RunConfig]
 
 
 class Times(NamedTuple):
@@ -57,18 +44,7 @@ class Times(NamedTuple):
     steps_per_epoch: int
 
 
-def timing_of(configs: Mapping[str, RunConfig]) -> Timing:
-    """Names measurements after the configurations that they compare."""
-    text = "\n".join(
-        f"{row} {config.model_dump_json(exclude={'versions', 'seed'})}"
-        for row, config in configs.items()
-    )
-    data = next(iter(configs.values())).data.name
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-    return Timing(name=f"{data}-{digest}", configs=dict(configs))
-
-
-def measure(timing: Timing, out: Path) -> dict[str, Times]:
+def measure_times(timing: Timing, out: Path) -> None:
     """Takes the times and writes them to `timings/`."""
     first = next(iter(timing.configs.values()))
     benchmark = load_benchmark(first.data)
@@ -78,8 +54,7 @@ def measure(timing: Timing, out: Path) -> dict[str, Times]:
         "threads": torch.get_num_threads(),
         "device": str(find_device()),
     }
-    write_json(out / "timings" / f"{timing.name}.json", content)
-    return times
+    write_json(OutputRoot(out).timing_file(timing), content)
 
 
 def side_by_side(

@@ -13,8 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from kepsvgp.errors import UserError
-from kepsvgp.paper.plan import Task
-from kepsvgp.paper.timing import Timing
+from kepsvgp.paper.plan import Task, Timing
 
 ABANDONED = 3
 
@@ -26,7 +25,7 @@ def main() -> int:
     from rich.console import Console
 
     from kepsvgp.ops.denormals import flushed_denormals
-    from kepsvgp.paper.timing import measure
+    from kepsvgp.paper.timing import measure_times
     from kepsvgp.paper.work import perform
 
     job = JOB.validate_json(sys.stdin.readline())
@@ -38,7 +37,7 @@ def main() -> int:
                 failed = perform(job, Path(), Console(stderr=True))
             else:
                 failed = {}
-                measure(job, Path())
+                measure_times(job, Path())
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
