@@ -58,9 +58,9 @@ class Direct:
 class Method:
     """A trained method; a class of your own needs a name, a title, and what it changes."""
 
-    name: ClassVar[str]
+    name: str
     """What commands, folders and results call it."""
-    title: ClassVar[str]
+    title: str
     """What tables and the report call it."""
     section: ClassVar[type[Section] | None] = None
     """Its settings, which are `model.<name>` in a configuration."""

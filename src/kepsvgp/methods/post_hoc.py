@@ -17,7 +17,7 @@ from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Predictor
-from kepsvgp.methods.base import Direct, Method
+from kepsvgp.methods.base import Method
 from kepsvgp.methods.msp import MSP
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
@@ -30,7 +30,7 @@ class Trained:
     runs: tuple[RunFolder, ...]
     benchmark: Benchmark
     checkpoint: Checkpoint
-    direct: tuple[Direct, ...]
+    direct: tuple[Any, ...]
     """The trained models, each asked directly."""
     device: torch.device | None
     console: Console | None

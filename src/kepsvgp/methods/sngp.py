@@ -71,7 +71,8 @@ class SNGP(Method):
     def network(self, config: ModelConfig, shape: InputShape, num_classes: int) -> Classifier:
         """The plain network with this head, its last block bounded."""
         model = super().network(config, shape, num_classes)
-        bound_spectra(model.blocks[-1], self.settings(config).spectral_bound)
+        blocks: Any = model.blocks
+        bound_spectra(blocks[-1], self.settings(config).spectral_bound)
         return model
 
     def train(
