@@ -1,0 +1,122 @@
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from kepsvgp.maths import gauss_newton
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_likelihood_root_is_one_of_the_hessian_of_the_cross_entropy(classes) -> None:
+    logits = randn(5, classes)
+    root = gauss_newton.likelihood_root(logits)
+    for row, each in zip(logits, root, strict=True):
+        hessian = torch.autograd.functional.hessian(
+            lambda z: torch.nn.functional.cross_entropy(z, torch.tensor(0)), row
+        )
+        assert_close(each @ each.T, hessian, **EXACT)
+
+
+def test_saturated_logits_have_no_information_and_no_nan() -> None:
+    root = gauss_newton.likelihood_root(torch.tensor([[1e4, -1e4, 0.0]], dtype=torch.float64))
+    assert_close(root, torch.zeros_like(root))
+
+
+def test_matrix_is_the_hessian_of_a_linear_model() -> None:
+    jacobian, start = randn(11, 3, 5), randn(11, 3, seed=1)
+    labels = torch.arange(11) % 3
+    point = randn(5, seed=2)
+
+    def loss(v: torch.Tensor) -> torch.Tensor:
+        logits = start + jacobian @ v
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+    expected = torch.autograd.functional.hessian(loss, point)
+    found = gauss_newton.matrix(jacobian.unsqueeze(2), start + jacobian @ point)
+    assert_close(found[0], expected, **EXACT)
+
+
+def test_blocks_are_those_of_the_whole_matrix() -> None:
+    jacobian, logits = randn(7, 3, 2, 5), randn(7, 3, seed=1)
+    whole = gauss_newton.matrix(jacobian.flatten(2).unsqueeze(2), logits)[0]
+    blocks = gauss_newton.matrix(jacobian, logits)
+    assert_close(blocks[0], whole[:5, :5], **EXACT)
+    assert_close(blocks[1], whole[5:, 5:], **EXACT)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1.0, 1e3])
+def test_factor_is_lower_triangular_and_gives_the_covariance(tau) -> None:
+    rows = randn(4, 7, 5)
+    matrix = rows.mT @ rows
+    factor = gauss_newton.covariance_factor(matrix, tau)
+    assert_close(factor, factor.tril())
+    assert (factor.diagonal(dim1=-2, dim2=-1) > 0).all()
+    eye = torch.eye(5, dtype=torch.float64)
+    assert_close(factor @ factor.mT, torch.linalg.inv(matrix + tau * eye), **EXACT)
+
+
+def test_evidence_is_that_of_a_linear_gaussian_model() -> None:
+    """For a Gaussian likelihood the Laplace evidence is exact: compare two precisions."""
+    design, y = randn(13, 4), randn(13, seed=1)
+    gram = design.T @ design
+    values, vectors = torch.linalg.eigh(gram)
+
+    def exact(tau: float) -> torch.Tensor:
+        covariance = design @ design.T / tau + torch.eye(13, dtype=torch.float64)
+        zero = torch.zeros(13, dtype=torch.float64)
+        return torch.distributions.MultivariateNormal(zero, covariance).log_prob(y)
+
+    def at_mode(tau: float) -> torch.Tensor:
+        mode = torch.linalg.solve(gram + tau * torch.eye(4, dtype=torch.float64), design.T @ y)
+        fit = -0.5 * (y - design @ mode).square().sum()
+        return fit + gauss_newton.log_evidence(values, tau, mode.square().sum().item())
+
+    def at_zero(tau: float) -> torch.Tensor:
+        gradient = vectors.T @ (design.T @ y)
+        return gauss_newton.log_evidence(values, tau, 0.0, gradient)
+
+    expected = exact(0.3) - exact(2.0)
+    assert_close(at_mode(0.3) - at_mode(2.0), expected, **EXACT)
+    assert_close(at_zero(0.3) - at_zero(2.0), expected, **EXACT)
+
+
+def test_effective_dimension_is_the_trace_of_the_hat_matrix() -> None:
+    design = randn(13, 4)
+    gram = design.T @ design
+    eye = torch.eye(4, dtype=torch.float64)
+    expected = torch.linalg.solve(gram + 0.7 * eye, gram).trace()
+    found = gauss_newton.effective_dimension(torch.linalg.eigvalsh(gram), 0.7)
+    assert_close(found, expected, **EXACT)
+
+
+def test_logit_covariance_is_that_of_draws_of_v() -> None:
+    jacobian = randn(3, 2, 2, 5)
+    rows = randn(2, 7, 5, seed=1)
+    factor = gauss_newton.covariance_factor(rows.mT @ rows, 0.5)
+    whole = torch.block_diag(*factor)
+    flat = jacobian.flatten(2)
+    expected = flat @ whole @ whole.T @ flat.mT
+    assert_close(gauss_newton.logit_covariance(jacobian, factor), expected, **EXACT)
+
+
+def test_probit_is_near_the_average_of_many_draws() -> None:
+    mean, deviation = torch.tensor([[1.0, -0.5, 0.2]]).double(), 0.8
+    draws = mean + deviation * randn(200_000, 3)
+    expected = draws.softmax(-1).mean(0, keepdim=True)
+    found = gauss_newton.probit_probabilities(mean, torch.full((1, 3), deviation**2).double())
+    assert (found - expected).abs().max() < 0.02
+    plain = mean.softmax(-1)
+    assert (found - expected).abs().max() < (plain - expected).abs().max() / 2
+
+
+def test_two_classes_have_mackay_s_formula() -> None:
+    mean, variance = torch.tensor([[0.9, -0.9]]).double(), torch.tensor([[1.3, 1.3]]).double()
+    found = gauss_newton.probit_probabilities(mean, variance)[0, 0]
+    assert_close(found.item(), 1 / (1 + math.exp(-1.8 / math.sqrt(1 + math.pi / 8 * 1.3))))
