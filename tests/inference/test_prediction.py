@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
-from kepsvgp.inference.prediction import entropy, evaluating, predict_batches
+from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.prediction import entropy, predict_batches
 from kepsvgp.methods import ensemble, mc_dropout, msp
 
 TOKEN, DIM, CLASS = 5, 6, 3
@@ -95,7 +96,7 @@ def test_entropy_of_certainty_is_zero() -> None:
 @pytest.mark.parametrize("noise", ["joint", "token"])
 def test_loop_and_sample_axis_give_the_same_answer(noise: str) -> None:
     torch.manual_seed(0)
-    plain, sampled = Plain(noise).double(), Sampled(noise).double()
+    plain, sampled = Plain(noise).double().eval(), Sampled(noise).double().eval()
     sampled.load_state_dict(plain.state_dict())
     first = predict(plain, inputs(), num_samples=4, generator=seeded())
     second = predict(sampled, inputs(), num_samples=4, generator=seeded())
@@ -137,7 +138,7 @@ def test_deterministic_model_is_predicted_once() -> None:
             self.calls += 1
             return x[:, 0, :CLASS]
 
-    model = Counting()
+    model = Counting().eval()
     prediction = predict(model, inputs())
     assert model.calls == 1
     assert_close(prediction.epistemic, torch.zeros(11).double())

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
-from kepsvgp.inference.prediction import Prediction, evaluating, logits_with_draws
+from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.prediction import Prediction, logits_with_draws
 
 Format = Literal["torch", "onnx"]
 Draws = Literal["fixed", "input"]
@@ -100,7 +101,7 @@ def export(
     names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
     if sorted(axes) != sorted(names):
         raise UserError(f"dynamic must name the axes of {', '.join(names)}; got {', '.join(axes)}.")
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), evaluating(model) as model:
         with fixed_draws(model, num_samples, generator=generator) as held:
             values = [u.detach() for u in held.values()]
         graph = Averaged(model, values) if draws == "fixed" else WithDraws(model)

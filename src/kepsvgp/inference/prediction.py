@@ -1,8 +1,7 @@
 """Monte Carlo prediction, and where its uncertainty comes from."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -22,6 +21,7 @@ from kepsvgp.files import (
     seal_tensors,
     tensor_metadata,
 )
+from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.trunk import with_remembered_trunk
 
 Average = Literal["probs", "logits"]
@@ -211,8 +211,8 @@ def predict(
         raise UserError(f"num_samples must be at least 1; got {num_samples}.")
     seed = _seed(generator) if stochastic_layers(model) else None
     # tensors of inference mode do not tell when they are changed in place, which samples rely on
-    with torch.inference_mode(False), torch.no_grad(), evaluating(model):
-        logits = sampled_logits(model, inputs, num_samples, generator)
+    with torch.inference_mode(False), torch.no_grad(), evaluating(model) as evaluated:
+        logits = sampled_logits(evaluated, inputs, num_samples, generator)
     if logits.ndim != 3 or logits.shape[-1] < 2:
         raise UserError(
             "model must be a classifier with logits (batch, class) of two classes or more; got "
@@ -309,22 +309,6 @@ def predict_batches(
     whole = Prediction.concatenate(parts)
     assert whole.index is not None
     return whole[whole.index.argsort()]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block; every module has its own mode back afterwards.
-
-    A model that is in evaluation mode is not touched, so that threads can share it.
-    """
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def to_device(inputs: Any, device: torch.device | None) -> Any:

@@ -12,7 +12,7 @@ References:
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
 from kepsvgp.files import read_json, write_json
-from kepsvgp.inference.prediction import Prediction, call, evaluating
+from kepsvgp.inference.mode import copy_of, is_bound
+from kepsvgp.inference.prediction import Prediction, call
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops import noise
@@ -64,8 +65,10 @@ class MCDropout:
     def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """Mean of the samples' probabilities, without gradients."""
         seeds = noise.draw_seeds(self.num_samples, generator=generator)
-        with torch.no_grad(), evaluating(self.model):
-            return Prediction.from_logits(self._sampled_logits(inputs, seeds, generator))
+        # a copy for this call alone: its hooks and modes are nobody else's
+        own = replace(self, model=copy_of(self.model, lambda module: False))
+        with torch.no_grad():
+            return Prediction.from_logits(own._sampled_logits(inputs, seeds, generator))
 
     def save(self, folder: Path) -> None:
         """Writes what is not in the model: the number of samples."""
@@ -96,6 +99,11 @@ class MCDropout:
 
 def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
     """There is nothing to fit; a model without dropout is refused."""
+    if is_bound(model):
+        raise UserError(
+            "mc_dropout must have the model itself, not compiled or wrapped; this one is. Give "
+            "it what was compiled, such as model._orig_mod."
+        )
     if not _has_dropout(model):
         raise UserError(
             "mc_dropout must have a model with dropout to sample; this one has none. "

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
-from kepsvgp.inference.prediction import evaluating, to_device
+from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.prediction import to_device
 from kepsvgp.models.blocks import Classifier
 
 
@@ -31,7 +32,7 @@ def pooled(
 
     Without `num_samples` a stochastic model has a draw of its own for every example.
     """
-    with evaluating(model):
+    with evaluating(model) as model:
         if num_samples is None or not stochastic_layers(model):
             features = _features(model, inputs, generator=generator)
         else:

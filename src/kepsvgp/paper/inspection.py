@@ -17,7 +17,8 @@ from kepsvgp.attention.base import fixed_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
-from kepsvgp.inference.prediction import call, evaluating
+from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.prediction import call
 from kepsvgp.maths import svgp
 from kepsvgp.paper.findings import EXAMPLES, findings
 from kepsvgp.paper.kernels import (
@@ -69,14 +70,14 @@ def inspect_model(
 
     Stochastic layers have one draw, that of `seed`, for all batches.
     """
-    layers = {name: module for name, module in model.named_modules() if type(module) in KINDS}
-    parts: dict[str, list[_Part]] = {name: [] for name in layers}
-    count = 0
-    for inputs, labels, _ in batches:
-        count += len(labels)
-        generator = torch.Generator().manual_seed(seed)
-        with evaluating(model), _watching(layers) as seen:
-            with fixed_draws(model, 1, generator=generator):
+    with evaluating(model) as model:
+        layers = {name: module for name, module in model.named_modules() if type(module) in KINDS}
+        parts: dict[str, list[_Part]] = {name: [] for name in layers}
+        count = 0
+        for inputs, labels, _ in batches:
+            count += len(labels)
+            generator = torch.Generator().manual_seed(seed)
+            with _watching(layers) as seen, fixed_draws(model, 1, generator=generator):
                 call(model, inputs)
             for name, layer in layers.items():
                 parts[name].append(_look(layer, *seen[name]))

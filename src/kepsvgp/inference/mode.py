@@ -1,0 +1,77 @@
+"""A model in another mode, without touching the one that others may be using.
+
+Modules have their mode as an attribute, so switching it for a prediction would change the model
+under the feet of other threads. Instead the tree of modules is copied, and all tensors are
+shared. What cannot be copied so (compiled code, wrappers that bind the original) is switched
+where it is, by one thread at a time.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from torch import nn
+
+_ONE_AT_A_TIME = threading.RLock()
+
+# kept by every module; the copy may get hooks and children of its own
+_OWN_DICTS = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """The model in evaluation mode: itself where it is, else a copy that shares its tensors."""
+    bound = is_bound(model)
+    # compiled code reads its draws off the layers, which threads share
+    with _ONE_AT_A_TIME if bound else nullcontext():
+        training = [module for module in model.modules() if module.training]
+        if not training:
+            yield model
+        elif not bound:
+            yield copy_of(model, lambda module: False)
+        else:
+            yield from _switched(model, training)
+
+
+def _switched(model: nn.Module, training: list[nn.Module]) -> Iterator[nn.Module]:
+    for module in training:
+        module.training = False
+    try:
+        yield model
+    finally:
+        for module in training:
+            module.training = True
+
+
+def is_bound(model: nn.Module) -> bool:
+    """Whether calling a copy would call the original: compiled, wrapped or patched modules."""
+    return any(
+        "forward" in vars(module)
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module, "_orig_mod")
+        or type(module).__module__.startswith(("torch.jit", "torch.nn.parallel"))
+        or type(module).__name__.startswith("FSDP")
+        for module in model.modules()
+    )
+
+
+def copy_of(model: nn.Module, is_training: Callable[[nn.Module], bool]) -> nn.Module:
+    """The same modules, parameters and buffers, in modes of their own."""
+    copies: dict[nn.Module, nn.Module] = {}
+
+    def copied(module: nn.Module) -> nn.Module:
+        # one module in two places stays one
+        if module not in copies:
+            copy = copies[module] = object.__new__(type(module))
+            copy.__dict__.update(
+                {
+                    name: value.copy() if name in _OWN_DICTS or name.endswith("_hooks") else value
+                    for name, value in vars(module).items()
+                }
+            )
+            for name, child in module._modules.items():
+                copy._modules[name] = None if child is None else copied(child)
+            copy.training = is_training(module)
+        return copies[module]
+
+    return copied(model)
