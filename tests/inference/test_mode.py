@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -6,9 +8,6 @@ from torch import nn
 
 from kepsvgp import KEPAttention, predict
 from kepsvgp.inference.mode import copy_of, is_bound
-
-# torch warns of its own insides while it compiles
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Classifier(nn.Module):
@@ -42,7 +41,7 @@ def patch(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("wrap", [lambda m: m, patch, lambda m: torch.compile(m, backend="eager")])
+@pytest.mark.parametrize("wrap", [lambda m: m, patch])
 @pytest.mark.parametrize("training", [True, False])
 def test_threads_predict_alike_in_any_mode_and_change_nothing(model, wrap, training) -> None:
     x = torch.randn(5, 7, 8, generator=seeded())
@@ -78,5 +77,38 @@ def test_a_copy_shares_tensors_and_nothing_else(model) -> None:
 
 def test_what_binds_the_original_is_known(model) -> None:
     assert not is_bound(model)
-    assert is_bound(torch.compile(model))
     assert is_bound(patch(model))
+
+
+# in a process of its own: compiled code does without the type checks of these tests
+COMPILED = """
+import sys, torch
+from concurrent.futures import ThreadPoolExecutor
+from kepsvgp import KEPAttention, predict
+from kepsvgp.inference.mode import is_bound
+
+torch.manual_seed(0)
+plain = torch.nn.Sequential(KEPAttention(8, 2, rank=3), torch.nn.Flatten(), torch.nn.Linear(56, 3))
+plain.train(sys.argv[1] == "train")
+model = torch.compile(plain, backend="eager")
+assert is_bound(model) and not is_bound(plain)
+x = torch.randn(5, 7, 8)
+
+def probs(seed):
+    return predict(model, x, num_samples=3, generator=torch.Generator().manual_seed(seed)).probs
+
+expected = [probs(seed) for seed in range(8)]
+with ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(probs, list(range(8)) * 4))
+assert all(torch.equal(each, expected[i % 8]) for i, each in enumerate(found))
+assert all(module.training == (sys.argv[1] == "train") for module in plain.modules())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_compiled_models_serve_one_thread_at_a_time(mode) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, mode], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
