@@ -51,6 +51,16 @@ def test_own_method_and_data_are_compared_and_reported(mine, monkeypatch, capsys
     assert "Cosine head + Temperature scaling" in (mine / "page.html").read_text()
 
 
+def test_own_method_is_a_row_of_the_paper_s_table(mine, monkeypatch, capsys) -> None:
+    rows = ("--rows", "msp,mine:Cosine", "--seeds", 1, "--out", "out", "--config", "mine.toml")
+
+    assert call(monkeypatch, "reproduce", "table1", *FEW, *rows) == 0
+
+    assert "Cosine head" in capsys.readouterr().out
+    (page,) = (mine / "out").glob("report-*.html")
+    assert "Cosine head" in page.read_text()
+
+
 def test_class_is_as_good_as_its_name(mine) -> None:
     kind = type(find_method("mine:Cosine"))
     config = load_config("mine.toml", FEW)

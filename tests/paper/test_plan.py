@@ -222,5 +222,5 @@ def test_tables_are_made_for_all_data_sets_of_the_paper_by_default() -> None:
 
 
 def test_an_unknown_data_set_is_refused(study) -> None:
-    with pytest.raises(UserError, match="--dataset must be one of digits"):
+    with pytest.raises(UserError, match="a data set must be one of digits"):
         make_plan(choose(["table1"]), "mnist", lambda _: study)

@@ -255,6 +255,7 @@ def _draw(name: str, data: dict[str, Any]) -> "Figure":
 
 def _write_reports(sweep: "Sweep") -> None:
     """Writes a report page over the finished runs of each data set."""
+    from kepsvgp.config.plugins import short_name
     from kepsvgp.paper.sweep import reported_runs
     from kepsvgp.report import write_report
 
@@ -263,6 +264,6 @@ def _write_reports(sweep: "Sweep") -> None:
         wanted = [p for p in sweep.plan.exhibits if p.study.dataset == dataset]
         runs = reported_runs(wanted, sweep)
         if runs:
-            page = sweep.root.path / f"report-{dataset}-{study.budget}.html"
+            page = sweep.root.path / f"report-{short_name(dataset)}-{study.budget}.html"
             write_report(runs, page, checkpoint=study.checkpoint)
             typer.echo(f"report page: {page}")

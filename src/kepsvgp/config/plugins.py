@@ -81,6 +81,11 @@ def find(group: Group, name: str) -> Any:
     return found
 
 
+def short_name(place: str) -> str:
+    """The last part of a place, for file names; a name is its own."""
+    return place.rpartition(":")[2]
+
+
 def find_method(name: Any, *, on: str = "msp") -> Any:
     """A method by its name, such as `kep`, `temperature` or `kep+temperature`, or by its class.
 
@@ -105,6 +110,12 @@ def find_method(name: Any, *, on: str = "msp") -> Any:
     raise UserError(
         f"a method must be trained, or fitted to a trained one as in kep+temperature; got {name!r}."
     )
+
+
+def find_asked(trained: str, result: str) -> Any:
+    """The method by which results of a run of `trained` are called so."""
+    own = find_method(trained)
+    return own if result == own.name else find_method(result.rpartition("+")[2], on=trained)
 
 
 def place_of(kind: type) -> str:

@@ -7,7 +7,7 @@ shows, `plan` turns that into runs, and `cells` reads the numbers back.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from kepsvgp.config.plugins import find_method
+from kepsvgp.config.plugins import find_method, short_name
 from kepsvgp.metrics.registry import METRICS
 
 # data sets of the paper, and the one that needs no file; every table can be made for any of
@@ -24,6 +24,13 @@ TITLES = {
     "photographs": "photographs",
 }
 TEXTS = ("imdb", "cola")
+
+
+def title_of(dataset: str) -> str:
+    """What a data set is called."""
+    return TITLES.get(dataset, short_name(dataset))
+
+
 # the sets from elsewhere that each image set is told from
 FOREIGN = {
     "digits": ("photographs",),
@@ -134,7 +141,7 @@ class Exhibit:
 
     def title_for(self, dataset: str) -> str:
         """Number, if it is the paper's, subject and data set."""
-        subject = f"{self.title}: {TITLES[dataset]}"
+        subject = f"{self.title}: {title_of(dataset)}"
         kind = type(self).__name__
         number = self.name.removeprefix(kind.lower())
         return f"{kind} {number}. {subject}" if self.is_published else subject

@@ -2,7 +2,7 @@
 
 from kepsvgp.config.file import load_config
 from kepsvgp.files import read_json
-from kepsvgp.paper.declarations import TITLES
+from kepsvgp.paper.declarations import DATASETS, TITLES, title_of
 from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.records import OutputRoot
 from kepsvgp.paper.study import Study, config_name
@@ -22,9 +22,9 @@ def notes_of(planned: PlannedExhibit, root: OutputRoot) -> list[str]:
     if exhibit.is_published and study.dataset not in exhibit.datasets:
         names = ", ".join(TITLES[name] for name in exhibit.datasets)
         notes.append(
-            f"The paper has this for {names}; for {TITLES[study.dataset]} it printed no numbers."
+            f"The paper has this for {names}; for {title_of(study.dataset)} it printed no numbers."
         )
-    if study.budget != "paper":
+    if study.budget != "paper" and study.dataset in DATASETS:
         notes.append(f"Configuration {study.budget}, not the paper's: {_reduced(study)}.")
     if study.overrides:
         notes.append(f"Changed on request: {', '.join(study.overrides)}.")

@@ -84,10 +84,11 @@ def _feed(process: Process, job: str) -> int:
 def _environment(threads: int | None) -> dict[str, str]:
     environment = dict(os.environ)
     # the job runs in the output root: what is meant from here must be said in full
-    for name in ("KEPSVGP_DATA", "PYTHONPATH"):
-        if environment.get(name):
-            parts = environment[name].split(os.pathsep)
-            environment[name] = os.pathsep.join(str(Path(part).resolve()) for part in parts)
+    if environment.get("KEPSVGP_DATA"):
+        environment["KEPSVGP_DATA"] = str(Path(environment["KEPSVGP_DATA"]).resolve())
+    # last, this folder, where a method of one's own may be
+    parts = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), "."]
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts)
     if threads is not None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             environment[name] = str(threads)

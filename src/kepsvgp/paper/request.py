@@ -34,6 +34,8 @@ class Request:
 
     def plan(self) -> Plan:
         """The plan, derived once."""
+        # first, as the configuration may have sections for methods of one's own
+        chosen = choose([word for word in self.what if "=" not in word], self.rows)
         overrides = tuple(word for word in self.what if "=" in word)
         check_overrides(overrides)
         file = None if self.config is None else find_config(self.config).resolve()
@@ -49,5 +51,4 @@ class Request:
                 file=file,
             )
 
-        names = [word for word in self.what if "=" not in word]
-        return make_plan(choose(names, self.rows), dataset, study_of)
+        return make_plan(chosen, dataset, study_of)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.file import load_config
-from kepsvgp.config.plugins import find_method
+from kepsvgp.config.plugins import find_method, short_name
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.paper.declarations import DATASETS, Row
@@ -101,4 +101,5 @@ def run_name(config: RunConfig) -> str:
     """Folder of a run: what a person wants to see first, then the hash of all the rest."""
     values = json.dumps(config.identity(), sort_keys=True)
     digest = hashlib.sha256(values.encode()).hexdigest()[:10]
-    return f"{config.data.name}-{config.method}-s{config.seed}-{digest}"
+    data, method = short_name(config.data.name), find_method(config.method).name
+    return f"{data}-{method}-s{config.seed}-{digest}"

@@ -304,7 +304,8 @@ def _with_rows(exhibit: Exhibit, keys: Sequence[str]) -> Exhibit:
             )
         # a method that the paper's table does not have
         method = find_method(key)
-        known[key] = Row(method.name, method.title, method.place)
+        asked = key.rpartition("+")[2] if method.is_post_hoc else ""
+        known[key] = Row(method.name, method.title, method.place, asked)
     kept = tuple(known[key] for key in keys if key in known)
     if not kept:
         raise UserError(f"--rows must leave {exhibit.name} a row; it has {', '.join(known)}.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kepsvgp.config.plugins import find_method
+from kepsvgp.config.plugins import find_asked, find_method
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import Note
 from kepsvgp.errors import UserError
@@ -65,7 +65,8 @@ def measure_missing(
 ) -> list[str]:
     """Predicts and measures the sets of an evaluation that are not yet; gives all its sets."""
     names = selected(benchmark, wanted.splits)
-    method, checkpoint = find_method(wanted.method), as_checkpoint(wanted.checkpoint)
+    method = find_asked(run.config().method, wanted.method)
+    checkpoint = as_checkpoint(wanted.checkpoint)
     measure(run, method, benchmark, names, checkpoint=checkpoint, console=console)
     return names
 

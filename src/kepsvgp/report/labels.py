@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kepsvgp.config.plugins import find_method
+from kepsvgp.config.plugins import find_asked, find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
 
@@ -21,11 +21,8 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def name_of(trained: str, method: str) -> str:
     """What a method is called on the page: `KEP-SVGP + Temperature scaling`."""
-    own = find_method(trained)
-    if method == own.name:
-        return own.title
     try:
-        return find_method(method.rpartition("+")[2], on=trained).title
+        return find_asked(trained, method).title
     except UserError:
         # the package that it came from may not be here
         return method
