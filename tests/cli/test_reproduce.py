@@ -246,7 +246,7 @@ def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, monkeypatch, 
     [
         (("table1", "--dataset", "cola", "--config", "nothing"), "CONFIG must be a TOML file or"),
         (("table10",), "table1 … table9"),
-        (("table1", "--dataset", "mnist"), "--dataset must be one of"),
+        (("table1", "--dataset", "mnist"), "a data set must be one of"),
         (("table2", "--dataset", "imdb"), "shifted test sets"),
         (("table1", "--rows", "nothing"), "--rows must be among"),
         (("table1", "--seeds", "0"), "seeds"),
