@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent, pattern=f".{glob.escape(path.name)}.*.part", older_than=A_DAY)
+        remove_leftovers(path.parent, pattern=f".{glob.escape(path.name)}.*.part", older_than=A_DAY)
         folder = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(folder) / "content"
         yield temporary
@@ -74,7 +74,7 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(folder: Path, *, pattern: str = ".*.part", older_than: float = 0.0) -> None:
+def remove_leftovers(folder: Path, *, pattern: str = ".*.part", older_than: float = 0.0) -> None:
     """Removes what killed processes left half written in `folder`.
 
     Args:

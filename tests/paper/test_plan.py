@@ -7,7 +7,7 @@ from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import Row
+from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.plan import Evaluation, Task, make_plan, merged, plan_exhibit
 from kepsvgp.paper.study import Study, run_name
 from kepsvgp.paper.tables import FIGURES, TABLES, choose, find
@@ -198,7 +198,7 @@ def test_a_data_set_without_what_a_table_is_about_is_refused(exhibit, dataset, t
 
 def test_a_configuration_of_another_data_set_is_refused(tiny) -> None:
     with pytest.raises(UserError, match="must be that of the configuration, digits"):
-        Study(dataset="cola", file=tiny).config(Row("msp", "MSP", "msp"))
+        Study(dataset="cola", file=tiny).config(MethodRow("msp", "MSP", "msp"))
 
 
 def test_unknown_names_are_refused() -> None:

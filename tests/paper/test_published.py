@@ -3,7 +3,7 @@
 import pytest
 
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.declarations import Table
+from kepsvgp.paper.declarations import PaperTable
 from kepsvgp.paper.published import Number, published
 from kepsvgp.paper.tables import TABLES
 
@@ -39,7 +39,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_published_numbers_fill_every_declared_cell_and_no_other(table: Table) -> None:
+def test_published_numbers_fill_every_declared_cell_and_no_other(table: PaperTable) -> None:
     numbers = published(table.name)
 
     assert tuple(numbers) == table.datasets
@@ -72,7 +72,7 @@ def test_published_numbers_agree_where_tables_repeat_them() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_published_numbers_lie_in_their_range(table: Table) -> None:
+def test_published_numbers_lie_in_their_range(table: PaperTable) -> None:
     for rows in published(table.name).values():
         for cells in rows.values():
             for key, number in cells.items():
@@ -83,7 +83,7 @@ def test_published_numbers_lie_in_their_range(table: Table) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_pairs_name_rows_of_their_table(table: Table) -> None:
+def test_pairs_name_rows_of_their_table(table: PaperTable) -> None:
     keys = {row.key for row in table.rows}
     assert all(pair.first in keys and pair.second in keys for pair in table.pairs)
     assert len(keys) == len(table.rows)

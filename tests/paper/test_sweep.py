@@ -16,17 +16,15 @@ from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import claims, records
-from kepsvgp.paper.cells import UNDEFINED, Cell, Reader, Reason, fill
+from kepsvgp.paper.cells import UNDEFINED, NumberCell, Reader, Reason, fill
 from kepsvgp.paper.claims import check_claims
-from kepsvgp.paper.declarations import Row
-from kepsvgp.paper.evidence import keep_evidence
+from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.figures import figure_data
 from kepsvgp.paper.filled import fill_table
 from kepsvgp.paper.findings import inspected
 from kepsvgp.paper.formats import as_csv, as_json, latex, markdown
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.paper.notes import data_notes
-from kepsvgp.paper.outputs import write_table
 from kepsvgp.paper.plan import make_plan
 from kepsvgp.paper.published import published
 from kepsvgp.paper.records import Left, OutputRoot, left_of, read_record, write_record
@@ -119,7 +117,7 @@ def test_formats_agree(filled) -> None:
     assert all(line.count(" & ") == len(filled.columns) for line in body)
 
 
-def read(swept, table: str, key: str) -> tuple[dict, Reader, Row]:
+def read(swept, table: str, key: str) -> tuple[dict, Reader, MethodRow]:
     """The cells of a table, what they were read with, and one of its rows."""
     planned = swept.planned(table)
     row = next(row for row in planned.rows if row.key == key)
@@ -289,28 +287,11 @@ def test_command_writes_every_table_and_figure(
 
 def test_missing_runs_are_shown_as_such(swept, tmp_path) -> None:
     filled = fill_table(swept.planned("table7"), OutputRoot(tmp_path))
-    assert all(cell == Cell((), cell.reasons) for cell in filled.cells.values())
+    assert all(cell == NumberCell((), cell.reasons) for cell in filled.cells.values())
     reasons = filled.cells["kep", "nll"].reasons
     assert reasons == tuple(Reason("not done", f"seed {seed} not run yet") for seed in range(2))
     assert "seed 1 not run yet" in markdown(filled)
     assert json.loads(as_json(filled))["cells"][0]["mean"] is None
-
-
-def test_evidence_is_small_and_whole(swept, tmp_path) -> None:
-    plan = make_plan([find("table7")], "digits", lambda _: swept.study())
-    write_table(plan.exhibits[0], swept.root, resamples=20)
-    written = keep_evidence(plan, swept.out, tmp_path)
-    names = {file.relative_to(tmp_path).as_posix() for file in written}
-    stem = plan.exhibits[0].stem
-    assert {f"tables/{stem}.{suffix}" for suffix in ("md", "csv", "tex", "json")} <= names
-    runs = {task.name for task in plan.tasks}
-    for run in runs:
-        assert (tmp_path / "runs" / run / "metrics.json").read_bytes() == (
-            swept.out / run / "metrics.json"
-        ).read_bytes()
-        assert {f"runs/{run}/config.toml", f"runs/{run}/history.jsonl"} <= names
-    assert not list(tmp_path.rglob("*.safetensors"))
-    assert {name.split("/")[1] for name in names if name.startswith("runs/")} == runs
 
 
 def test_report_shows_variants_where_they_are_few(swept) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kepsvgp.runs.inspection import Inspection
 
 
-class Split(StrEnum):
+class InspectedSplit(StrEnum):
     """A part of the data."""
 
     train = "train"
@@ -20,7 +20,9 @@ class Split(StrEnum):
 
 def inspect(
     run: Annotated[Path, typer.Argument(help="A folder that `kepsvgp train` made.")],
-    split: Annotated[Split, typer.Option(help="Whose examples are looked at.")] = Split.test,
+    split: Annotated[
+        InspectedSplit, typer.Option(help="Whose examples are looked at.")
+    ] = InspectedSplit.test,
     examples: Annotated[int, typer.Option(min=1, help="How many examples are looked at.")] = 64,
     checkpoint: Annotated[
         str | None, typer.Option(help="last, score or nll; what the run selected by default.")

@@ -70,13 +70,6 @@ def reproduce(
     resamples: Annotated[
         int, typer.Option(min=1, help="Bootstrap resamples of each comparison.")
     ] = 1000,
-    evidence: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also copy tables, figures and the configurations, metrics and histories of their "
-            "runs there, without weights."
-        ),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what there is to do, and do nothing.")
     ] = False,
@@ -88,6 +81,7 @@ def reproduce(
     """
     import os
 
+    from kepsvgp.paper.declarations import PaperTable
     from kepsvgp.paper.request import Request
     from kepsvgp.paper.sweep import Sweep
 
@@ -108,7 +102,12 @@ def reproduce(
         return
     threads = threads or (1 if ray is not None or jobs > 1 else None)
     failed = _run(sweep, jobs=jobs, ray=ray, threads=threads)
-    _write(sweep, resamples, evidence)
+    for planned in sweep.plan.exhibits:
+        if isinstance(planned.exhibit, PaperTable):
+            _write_table(planned, sweep, resamples)
+        else:
+            _write_figure(planned, sweep)
+    _write_reports(sweep)
     if failed:
         typer.echo(f"{failed} jobs failed", err=True)
         raise typer.Exit(1)
@@ -143,10 +142,10 @@ def _show_plan(sweep: "Sweep", jobs: int) -> None:
 
 def _extent(planned: "PlannedExhibit") -> str:
     """The rows by name, and the number of columns."""
-    from kepsvgp.paper.declarations import Table
+    from kepsvgp.paper.declarations import PaperTable
 
     rows = ", ".join(f"{row.group} {row.title}".strip() for row in planned.rows)
-    if not isinstance(planned.exhibit, Table):
+    if not isinstance(planned.exhibit, PaperTable):
         return rows
     return f"{rows} × {len(planned.exhibit.columns_for(planned.study.dataset))} columns"
 
@@ -190,22 +189,6 @@ def _run(sweep: "Sweep", *, jobs: int, ray: str | None, threads: int | None) -> 
             ahead = "" if rest.unknown or done == total else f", about {clock(rest.seconds)} left"
             typer.echo(f"[{done}/{total}] {outcome.name}: {how}{ahead}", err=True)
     return failed
-
-
-def _write(sweep: "Sweep", resamples: int, evidence: Path | None) -> None:
-    """Writes tables, figures, report pages and evidence, and says where they are."""
-    from kepsvgp.paper.declarations import Table
-    from kepsvgp.paper.evidence import keep_evidence
-
-    for planned in sweep.plan.exhibits:
-        if isinstance(planned.exhibit, Table):
-            _write_table(planned, sweep, resamples)
-        else:
-            _write_figure(planned, sweep)
-    _write_reports(sweep)
-    if evidence is not None:
-        count = len(keep_evidence(sweep.plan, sweep.root.path, evidence))
-        typer.echo(f"evidence: {count} files in {evidence}")
 
 
 def _write_table(planned: "PlannedExhibit", sweep: "Sweep", resamples: int) -> None:

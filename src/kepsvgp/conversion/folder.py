@@ -26,9 +26,9 @@ from kepsvgp.files import (
     CHECKSUM,
     check_tensors,
     read_json,
+    remove_leftovers,
     replacing,
     seal_tensors,
-    sweep,
     tensor_metadata,
     write_json,
 )
@@ -89,7 +89,7 @@ def save_pretrained(
         "classes": None if classes is None else list(classes),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    sweep(folder, older_than=A_DAY)
+    remove_leftovers(folder, older_than=A_DAY)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as made:
         # what others write comes first and elsewhere: until all is there the old model stays whole
         if recipe.library == "transformers":

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import A_DAY, expanded, new_checksum, replacing, sweep
+from kepsvgp.files import A_DAY, expanded, new_checksum, remove_leftovers, replacing
 
 # what NumPy raises for a damaged header, which it reads as if it were Python
 _DAMAGE = (
@@ -100,7 +100,7 @@ def once(path: Path, write: Callable[[Path], None]) -> None:
     with _alone(path):
         # another process may have made it while this one waited
         if not path.exists():
-            sweep(path.parent, older_than=A_DAY)
+            remove_leftovers(path.parent, older_than=A_DAY)
             with replacing(path) as temporary:
                 write(temporary)
 

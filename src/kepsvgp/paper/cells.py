@@ -18,7 +18,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
-from kepsvgp.paper.declarations import Column, Row, Table
+from kepsvgp.paper.declarations import MethodRow, MetricColumn, PaperTable
 from kepsvgp.paper.plan import Evaluation, PlannedExhibit
 from kepsvgp.paper.published import Number, published
 from kepsvgp.paper.records import OutputRoot, RunState
@@ -50,7 +50,7 @@ class Missing(Exception):
         self.reason = reason
 
 
-class Cell(NamedTuple):
+class NumberCell(NamedTuple):
     """A number of ours beside the paper's.
 
     Attributes:
@@ -87,7 +87,7 @@ class Reader:
     def __init__(self, planned: PlannedExhibit, root: OutputRoot) -> None:
         self.planned, self.root = planned, root
 
-    def run(self, row: Row, seed: int) -> RunState:
+    def run(self, row: MethodRow, seed: int) -> RunState:
         """The finished run of a row and seed."""
         name = self.planned.tasks[row.key, seed].name
         run = self.root.run(name)
@@ -96,11 +96,11 @@ class Reader:
         why = self.root.failure(name)
         raise Missing(Reason("not done", "not run yet") if why is None else Reason.of_failure(why))
 
-    def checkpoint(self, row: Row, seed: int) -> str:
+    def checkpoint(self, row: MethodRow, seed: int) -> str:
         """The weights that are measured."""
         return self.planned.study.checkpoint_of(self.planned.tasks[row.key, seed].config)
 
-    def splits(self, row: Row, seed: int, selector: str) -> list[str]:
+    def splits(self, row: MethodRow, seed: int, selector: str) -> list[str]:
         """The sets that were measured for a selector."""
         run = self.run(row, seed)
         key = Evaluation(row.method, self.checkpoint(row, seed), selector).key
@@ -111,19 +111,19 @@ class Reader:
         not_yet = Reason("not done", "not evaluated yet")
         raise Missing(not_yet if why is None else Reason.of_failure(why))
 
-    def metrics(self, row: Row, seed: int) -> Mapping[str, Mapping[str, float]]:
+    def metrics(self, row: MethodRow, seed: int) -> Mapping[str, Mapping[str, float]]:
         """{set: {metric: value}} of a row and seed."""
         run = self.run(row, seed)
         found = _readable(lambda: run.metrics)
         return found.get(self.checkpoint(row, seed), {}).get(row.method, {})
 
-    def prediction(self, row: Row, seed: int, split: str) -> Prediction:
+    def prediction(self, row: MethodRow, seed: int, split: str) -> Prediction:
         """The saved prediction of a row and seed for a set."""
         run = self.run(row, seed).folder
         place = self.checkpoint(row, seed), row.method, split
         return _readable(lambda: run.prediction(*place))
 
-    def scores(self, row: Row, split: str) -> Scores:
+    def scores(self, row: MethodRow, split: str) -> Scores:
         """Probabilities of all seeds for a set; of their mean, for an ensemble."""
         each = [self.prediction(row, seed, split) for seed in self.planned.seeds]
         probs = torch.stack([prediction.probs for prediction in each])
@@ -156,7 +156,7 @@ def _readable(read: Callable[[], T]) -> T:
         raise Missing(Reason.of_failure(error)) from None
 
 
-def fill(table: Table, reader: Reader) -> dict[tuple[str, str], Cell]:
+def fill(table: PaperTable, reader: Reader) -> dict[tuple[str, str], NumberCell]:
     """Every cell of a table for one data set, by row and column."""
     dataset = reader.planned.study.dataset
     printed = published(table.name).get(dataset, {})
@@ -177,7 +177,7 @@ def fill(table: Table, reader: Reader) -> dict[tuple[str, str], Cell]:
 
 
 def _measured(
-    table: Table, reader: Reader, row: Row
+    table: PaperTable, reader: Reader, row: MethodRow
 ) -> tuple[list[dict[str, float]], list[Reason]]:
     """{column: value} for each seed, or for the one ensemble, and why some are missing."""
     if row.is_ensemble:
@@ -198,12 +198,12 @@ def _measured(
     return found, reasons
 
 
-def _seed_values(table: Table, reader: Reader, row: Row, seed: int) -> dict[str, float]:
+def _seed_values(table: PaperTable, reader: Reader, row: MethodRow, seed: int) -> dict[str, float]:
     measured, names = reader.metrics(row, seed), reader.splits(row, seed, table.source)
     return _columns_of(table, {name: measured[name] for name in names})
 
 
-def _ensemble_values(table: Table, reader: Reader, row: Row) -> dict[str, float]:
+def _ensemble_values(table: PaperTable, reader: Reader, row: MethodRow) -> dict[str, float]:
     def measure(name: str) -> dict[str, float]:
         probs, targets = reader.scores(row, name)
         if table.source != "ood":
@@ -214,7 +214,7 @@ def _ensemble_values(table: Table, reader: Reader, row: Row) -> dict[str, float]
     return _columns_of(table, {n: measure(n) for n in reader.splits(row, 0, table.source)})
 
 
-def _columns_of(table: Table, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def _columns_of(table: PaperTable, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """{column: value} from {set: {metric: value}}: by set for other data, else means over sets."""
     if table.source == "ood":
         return {
@@ -229,7 +229,9 @@ def _columns_of(table: Table, measured: Mapping[str, Mapping[str, float]]) -> di
     return {name: fmean(part[name] for part in parts) for name in parts[0]}
 
 
-def _cell(measured: list[dict[str, float]], reasons: list[Reason], column: Column) -> Cell:
+def _cell(
+    measured: list[dict[str, float]], reasons: list[Reason], column: MetricColumn
+) -> NumberCell:
     values = [values[column.key] for values in measured if column.key in values]
     reasons = list(reasons)
     if len(values) < len(measured):
@@ -238,7 +240,7 @@ def _cell(measured: list[dict[str, float]], reasons: list[Reason], column: Colum
     defined = [value for value in values if not math.isnan(value)]
     if len(defined) < len(values):
         reasons.append(UNDEFINED)
-    return Cell(tuple(defined), tuple(dict.fromkeys(reasons)))
+    return NumberCell(tuple(defined), tuple(dict.fromkeys(reasons)))
 
 
 def _times(reader: Reader) -> dict[str, Times] | Reason:
@@ -255,8 +257,8 @@ def seconds(times: Times, metric: str) -> list[float]:
     return [each * times.steps_per_epoch for each in times.step]
 
 
-def _timed(times: dict[str, Times] | Reason, row: Row, column: Column) -> Cell:
+def _timed(times: dict[str, Times] | Reason, row: MethodRow, column: MetricColumn) -> NumberCell:
     if isinstance(times, Reason):
-        return Cell((), (times,))
+        return NumberCell((), (times,))
     rounds = torch.tensor(seconds(times[row.key], column.metric))
-    return Cell((float(rounds.median()),))
+    return NumberCell((float(rounds.median()),))

@@ -10,7 +10,6 @@ import warnings
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from kepsvgp.metrics import (
     Interval,
@@ -21,7 +20,7 @@ from kepsvgp.metrics import (
 )
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import UNDEFINED, Missing, Reader, Reason, seconds
-from kepsvgp.paper.declarations import Column, Pair, Row, Table
+from kepsvgp.paper.declarations import MethodRow, MetricColumn, Pair, PaperTable
 from kepsvgp.paper.published import Number, published
 
 RESAMPLES = 1000
@@ -43,7 +42,7 @@ class Claim(NamedTuple):
 
     better: str
     worse: str
-    column: Column
+    column: MetricColumn
     printed: tuple[Number, Number]
     ours: Interval | None
     reason: Reason | None = None
@@ -61,7 +60,7 @@ class Claim(NamedTuple):
         return "fails" if ends[1] < 0 else "fails, within noise"
 
 
-def check_claims(table: Table, reader: Reader, *, resamples: int = RESAMPLES) -> list[Claim]:
+def check_claims(table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES) -> list[Claim]:
     """The paper's claims about a table, held against our runs; none for other data sets."""
     dataset = reader.planned.study.dataset
     printed = published(table.name).get(dataset, {})
@@ -75,8 +74,8 @@ def check_claims(table: Table, reader: Reader, *, resamples: int = RESAMPLES) ->
         ]
         if not compared:
             continue
-        sides = rows[pair.first], rows[pair.second]
-        intervals, reason = _intervals(table, reader, *sides, compared, resamples)
+        rivals = _Rivals(table, reader, (rows[pair.first], rows[pair.second]), resamples)
+        intervals, reason = rivals.intervals(compared)
         for column in compared:
             numbers = printed[pair.first][column.key], printed[pair.second][column.key]
             claim = make_claim(pair, column, numbers, intervals.get(column.key), reason)
@@ -86,7 +85,7 @@ def check_claims(table: Table, reader: Reader, *, resamples: int = RESAMPLES) ->
 
 def make_claim(
     pair: Pair,
-    column: Column,
+    column: MetricColumn,
     printed: tuple[Number, Number],
     ours: Interval | None,
     reason: Reason | None = None,
@@ -104,74 +103,65 @@ def make_claim(
     return Claim(pair.second, pair.first, column, (second, first), ours, reason)
 
 
-def _intervals(
-    table: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
-) -> tuple[dict[str, Interval], Reason | None]:
-    """First − second for each column, and why there is none."""
-    found: dict[str, Interval] = {}
-    timed = [column for column in columns if column.source == "time"]
-    others = [column for column in columns if column.source != "time"]
-    reason = None
-    for part, measure in ((timed, _time_intervals), (others, _bootstrap)):
-        try:
-            if part:
-                found |= measure(table, reader, first, second, part, resamples)
-        except Missing as missing:
-            reason = missing.reason
-    return found, reason
+class _Rivals(NamedTuple):
+    """Two rows that are compared: differences are those of the first and the second."""
 
+    table: PaperTable
+    reader: Reader
+    rows: tuple[MethodRow, MethodRow]
+    resamples: int
 
-def _bootstrap(
-    table: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
-) -> dict[str, Interval]:
-    with warnings.catch_warnings():
-        # an undefined metric has no interval, and is shown as such
-        warnings.simplefilter("ignore", UndefinedMetricWarning)
-        if table.source == "ood":
-            return _ood_intervals(reader, first, second, columns, resamples)
-        names = reader.splits(first, 0, table.source)
-        # every set shows the same examples, so that they are drawn together
-        a, b = (
-            torch.cat([reader.scores(row, name).probs for name in names]) for row in (first, second)
-        )
-        targets = reader.scores(first, names[0]).targets
-        metrics = [column.metric for column in columns]
-        return paired_bootstrap(a, b, targets, metrics=metrics, num_resamples=resamples)
+    def intervals(self, columns: list[MetricColumn]) -> tuple[dict[str, Interval], Reason | None]:
+        """The difference for each column, and why there is none."""
+        found: dict[str, Interval] = {}
+        reason = None
+        timed = [column for column in columns if column.source == "time"]
+        others = [column for column in columns if column.source != "time"]
+        for part, measure in ((timed, self._of_times), (others, self._of_predictions)):
+            try:
+                found |= measure(part) if part else {}
+            except Missing as missing:
+                reason = missing.reason
+        return found, reason
 
+    def _of_predictions(self, columns: list[MetricColumn]) -> dict[str, Interval]:
+        with warnings.catch_warnings():
+            # an undefined metric has no interval, and is shown as such
+            warnings.simplefilter("ignore", UndefinedMetricWarning)
+            names = self.reader.splits(self.rows[0], 0, self.table.source)
+            if self.table.source == "ood":
+                wanted = {f"ood/{column.foreign}": None for column in columns}
+                parts = [self._of_other_data(name) for name in wanted if name in names]
+                return {key: interval for part in parts for key, interval in part.items()}
+            # every set shows the same examples, so that they are drawn together
+            a, b = (
+                torch.cat([self.reader.scores(row, name).probs for name in names])
+                for row in self.rows
+            )
+            targets = self.reader.scores(self.rows[0], names[0]).targets
+            metrics = [column.metric for column in columns]
+            return paired_bootstrap(a, b, targets, metrics=metrics, num_resamples=self.resamples)
 
-def _ood_intervals(
-    reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
-) -> dict[str, Interval]:
-    def confidence(row: Row, split: str) -> Tensor:
-        return torch.stack([confidence_score(run) for run in reader.scores(row, split).probs])
-
-    found = {}
-    there = reader.splits(first, 0, "ood")
-    for foreign in dict.fromkeys(column.foreign for column in columns):
-        if f"ood/{foreign}" not in there:
-            continue
+    def _of_other_data(self, name: str) -> dict[str, Interval]:
         sides = [
-            confidence(row, split)
-            for row in (first, second)
-            for split in ("test", f"ood/{foreign}")
+            torch.stack([confidence_score(run) for run in self.reader.scores(row, split).probs])
+            for row in self.rows
+            for split in ("test", name)
         ]
-        intervals = paired_bootstrap_ood(*sides, positive="in", num_resamples=resamples)
-        found |= {f"{metric}/{foreign}": value for metric, value in intervals.items()}
-    return found
+        found = paired_bootstrap_ood(*sides, positive="in", num_resamples=self.resamples)
+        return {f"{metric}/{name.removeprefix('ood/')}": each for metric, each in found.items()}
 
-
-def _time_intervals(
-    _: Table, reader: Reader, first: Row, second: Row, columns: list[Column], resamples: int
-) -> dict[str, Interval]:
-    """Differences of medians over the rounds, which both rows share; rounds are drawn again."""
-    times = reader.times()
-    found = {}
-    generator = torch.Generator().manual_seed(0)
-    for column in columns:
-        rounds = torch.tensor([seconds(times[row.key], column.metric) for row in (first, second)])
-        drawn = torch.randint(rounds.shape[1], (resamples, rounds.shape[1]), generator=generator)
-        medians = rounds[:, drawn].median(dim=-1).values
-        low, high = (medians[0] - medians[1]).quantile(torch.tensor([0.025, 0.975])).tolist()
-        point = rounds.median(dim=-1).values
-        found[column.key] = Interval(float(point[0] - point[1]), low, high)
-    return found
+    def _of_times(self, columns: list[MetricColumn]) -> dict[str, Interval]:
+        """Differences of medians over the rounds, which both share; rounds are drawn again."""
+        times = self.reader.times()
+        found = {}
+        generator = torch.Generator().manual_seed(0)
+        for column in columns:
+            rounds = torch.tensor([seconds(times[row.key], column.metric) for row in self.rows])
+            shape = self.resamples, rounds.shape[1]
+            drawn = torch.randint(rounds.shape[1], shape, generator=generator)
+            medians = rounds[:, drawn].median(dim=-1).values
+            low, high = (medians[0] - medians[1]).quantile(torch.tensor([0.025, 0.975])).tolist()
+            point = rounds.median(dim=-1).values
+            found[column.key] = Interval(float(point[0] - point[1]), low, high)
+        return found

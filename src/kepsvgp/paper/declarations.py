@@ -44,7 +44,7 @@ NumberSource = Literal["test", "val", "shift", "ood", "time"]
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """A method, or a variant of one, as a line of a table.
 
     Attributes:
@@ -75,7 +75,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A number that every row has.
 
     Attributes:
@@ -126,14 +126,14 @@ class Exhibit:
     name: str
     title: str
     datasets: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     needs: tuple[Literal["images", "shift", "ood"], ...] = ()
     paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     is_inspected: bool = False
     """Whether the runs' attention kernels are looked at."""
 
-    def rows_for(self, dataset: str) -> tuple[Row, ...]:
+    def rows_for(self, dataset: str) -> tuple[MethodRow, ...]:
         """The rows of a data set."""
         if dataset not in self.datasets:
             return self.rows
@@ -142,8 +142,7 @@ class Exhibit:
     def title_for(self, dataset: str) -> str:
         """Number, if it is the paper's, subject and data set."""
         subject = f"{self.title}: {title_of(dataset)}"
-        kind = type(self).__name__
-        number = self.name.removeprefix(kind.lower())
+        kind, number = self.name[:-1].capitalize(), self.name[-1]
         return f"{kind} {number}. {subject}" if self.is_published else subject
 
     @property
@@ -158,7 +157,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Exhibit):
+class PaperTable(Exhibit):
     """A table of the paper, or one of ours.
 
     Attributes:
@@ -171,11 +170,13 @@ class Table(Exhibit):
     source: NumberSource = "test"
     pairs: tuple[Pair, ...] = ()
 
-    def columns_for(self, dataset: str) -> tuple[Column, ...]:
+    def columns_for(self, dataset: str) -> tuple[MetricColumn, ...]:
         """The columns of a data set."""
         if self.source == "ood":
             return tuple(
-                Column(metric, "ood", name) for metric in self.metrics for name in FOREIGN[dataset]
+                MetricColumn(metric, "ood", name)
+                for metric in self.metrics
+                for name in FOREIGN[dataset]
             )
         return tuple(_column(metric, self.source, dataset) for metric in self.metrics)
 
@@ -191,7 +192,7 @@ class Table(Exhibit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure(Exhibit):
+class PaperFigure(Exhibit):
     """A figure of the paper; `splits` are the sets on which its models are measured."""
 
     splits: tuple[str, ...] = ()
@@ -207,10 +208,10 @@ def score_of(dataset: str) -> str:
     return "mcc" if dataset == "cola" else "accuracy"
 
 
-def _column(metric: str, source: NumberSource, dataset: str) -> Column:
+def _column(metric: str, source: NumberSource, dataset: str) -> MetricColumn:
     if metric == "score":
-        return Column(score_of(dataset), source)
-    return Column(metric, "time" if _is_timed(metric) else source)
+        return MetricColumn(score_of(dataset), source)
+    return MetricColumn(metric, "time" if _is_timed(metric) else source)
 
 
 def _is_timed(metric: str) -> bool:

@@ -47,7 +47,7 @@ def run_demo(out: Path, console: Console) -> Comparison:
     return comparison
 
 
-class Column(NamedTuple):
+class DemoColumn(NamedTuple):
     """One column of the table: a metric, averaged over the splits that its group has."""
 
     group: str
@@ -56,13 +56,13 @@ class Column(NamedTuple):
 
 
 _COLUMNS = (
-    Column("test", "test", METRICS["accuracy"]),
-    Column("", "test", METRICS["nll"]),
-    Column("", "test", METRICS["ece"]),
-    Column("corrupted", "shift/", METRICS["accuracy"]),
-    Column("", "shift/", METRICS["nll"]),
-    Column("", "shift/", METRICS["ece"]),
-    Column("photos", "ood/", METRICS["ood_auroc"]),
+    DemoColumn("test", "test", METRICS["accuracy"]),
+    DemoColumn("", "test", METRICS["nll"]),
+    DemoColumn("", "test", METRICS["ece"]),
+    DemoColumn("corrupted", "shift/", METRICS["accuracy"]),
+    DemoColumn("", "shift/", METRICS["nll"]),
+    DemoColumn("", "shift/", METRICS["ece"]),
+    DemoColumn("photos", "ood/", METRICS["ood_auroc"]),
 )
 
 
@@ -82,6 +82,6 @@ def _table(comparison: Comparison) -> Table:
     return table
 
 
-def _mean(comparison: Comparison, method: str, column: Column) -> float:
+def _mean(comparison: Comparison, method: str, column: DemoColumn) -> float:
     splits = [s for s in comparison.results[method] if s.startswith(column.prefix)]
     return float(np.mean([comparison.mean(method, split, column.metric.name) for split in splits]))

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.cells import Cell, Reader, fill
+from kepsvgp.paper.cells import NumberCell, Reader, fill
 from kepsvgp.paper.claims import RESAMPLES, Claim, check_claims
-from kepsvgp.paper.declarations import Column, Table
+from kepsvgp.paper.declarations import MetricColumn, PaperTable
 from kepsvgp.paper.notes import notes_of
 from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.records import OutputRoot
@@ -14,10 +14,10 @@ from kepsvgp.paper.records import OutputRoot
 class FilledTable(NamedTuple):
     """A table of ours beside the paper's, for one data set."""
 
-    table: Table
+    table: PaperTable
     planned: PlannedExhibit
-    columns: tuple[Column, ...]
-    cells: dict[tuple[str, str], Cell]
+    columns: tuple[MetricColumn, ...]
+    cells: dict[tuple[str, str], NumberCell]
     claims: list[Claim]
     notes: list[str]
 
@@ -26,7 +26,7 @@ class FilledTable(NamedTuple):
         """Number, if it is the paper's, subject and data set."""
         return self.table.title_for(self.planned.study.dataset)
 
-    def best_rows(self, column: Column) -> set[str]:
+    def best_rows(self, column: MetricColumn) -> set[str]:
         """Rows that have the best of our means in a column; all of them where they are equal."""
         found = {row.key: self.cells[row.key, column.key].mean for row in self.planned.rows}
         means = {row: mean for row, mean in found.items() if mean is not None}
@@ -41,7 +41,7 @@ def fill_table(
 ) -> FilledTable:
     """Everything there is to say about a table, from the runs in an output root."""
     table = planned.exhibit
-    assert isinstance(table, Table)
+    assert isinstance(table, PaperTable)
     reader = Reader(planned, root)
     return FilledTable(
         table,

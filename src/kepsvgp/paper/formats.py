@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from kepsvgp.data.tables import csv_cell
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.cells import Cell, Reason
+from kepsvgp.paper.cells import NumberCell, Reason
 from kepsvgp.paper.claims import Claim
-from kepsvgp.paper.declarations import Column, Row
+from kepsvgp.paper.declarations import MethodRow, MetricColumn
 from kepsvgp.paper.filled import FilledTable
 from kepsvgp.paper.published import Number
 
 NOTHING = "–"
 
 
-def ours_text(cell: Cell, column: Column) -> str:
+def ours_text(cell: NumberCell, column: MetricColumn) -> str:
     """Mean ± standard deviation in the paper's units."""
     if cell.mean is None:
         return NOTHING
@@ -46,7 +46,7 @@ class RowText(NamedTuple):
         papers: The paper's numbers; None if it has none here.
     """
 
-    row: Row
+    row: MethodRow
     heading: str
     ours: list[str]
     is_best: list[bool]
@@ -74,7 +74,7 @@ def reasons_of(filled: FilledTable) -> list[Reason]:
     return list(dict.fromkeys(reason for cell in filled.cells.values() for reason in cell.reasons))
 
 
-def marks_of(filled: FilledTable, row: Row, column: Column) -> str:
+def marks_of(filled: FilledTable, row: MethodRow, column: MetricColumn) -> str:
     """The numbers of a cell's reasons, such as ` [1]`, and a word if something failed."""
     every, reasons = reasons_of(filled), filled.cells[row.key, column.key].reasons
     word = " failed" if any(reason.kind == "failed" for reason in reasons) else ""
@@ -237,7 +237,7 @@ def as_json(filled: FilledTable) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _cell_json(row: str, column: str, cell: Cell) -> dict[str, Any]:
+def _cell_json(row: str, column: str, cell: NumberCell) -> dict[str, Any]:
     return {
         "row": row,
         "column": column,

@@ -15,7 +15,15 @@ from pydantic import BaseModel, ConfigDict
 from kepsvgp.config.plugins import find, find_method, short_name
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import DATASETS, FOREIGN, SHIFTED, TEXTS, Exhibit, Row, Table
+from kepsvgp.paper.declarations import (
+    DATASETS,
+    FOREIGN,
+    SHIFTED,
+    TEXTS,
+    Exhibit,
+    MethodRow,
+    PaperTable,
+)
 from kepsvgp.paper.study import Study, run_name
 
 
@@ -82,7 +90,7 @@ class PlannedExhibit:
 
     exhibit: Exhibit
     study: Study
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     tasks: Mapping[tuple[str, int], Task]
     before: tuple[Task, ...]
     timing: Timing | None
@@ -147,7 +155,7 @@ def plan_exhibit(exhibit: Exhibit, study: Study) -> PlannedExhibit:
             first, tasks[row.key, seed] = _row_tasks(exhibit, row, study, seeded)
             before |= {task.name: task for task in first}
     timing = None
-    if isinstance(exhibit, Table) and exhibit.is_timed:
+    if isinstance(exhibit, PaperTable) and exhibit.is_timed:
         timing = timing_of({row.key: tasks[row.key, 0].config for row in rows})
     return PlannedExhibit(exhibit, study, rows, tasks, tuple(before.values()), timing)
 
@@ -175,7 +183,7 @@ def _check_fits(exhibit: Exhibit, dataset: str) -> None:
 
 
 def _row_tasks(
-    exhibit: Exhibit, row: Row, study: Study, config: RunConfig
+    exhibit: Exhibit, row: MethodRow, study: Study, config: RunConfig
 ) -> tuple[list[Task], Task]:
     """The run that a row's run starts from, if there is one, and the row's run itself."""
     method, before = find_method(config.method), []

@@ -18,7 +18,7 @@ from kepsvgp.config.file import load_config
 from kepsvgp.config.plugins import find_method, short_name
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import DATASETS, Row
+from kepsvgp.paper.declarations import DATASETS, MethodRow
 
 Profile = Literal["paper", "small"]
 
@@ -61,7 +61,7 @@ class Study(BaseModel):
         """That configuration, with the overrides."""
         return load_config(self.source, self.overrides)
 
-    def config(self, row: Row, extra: Sequence[str] = ()) -> RunConfig:
+    def config(self, row: MethodRow, extra: Sequence[str] = ()) -> RunConfig:
         """The configuration of a row's runs; what the row varies wins over the overrides."""
         changes = (*self.overrides, *extra, *row.settings)
         config = load_config(self.source, (*changes, f"method={row.trained}"))

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from kepsvgp.config.plugins import find_method, places
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import TEXTS, Exhibit, Figure, Pair, Row, Table
+from kepsvgp.paper.declarations import TEXTS, Exhibit, MethodRow, Pair, PaperFigure, PaperTable
 
-MSP = Row("msp", "MSP", "msp")
-TEMPERATURE = Row("temperature", "Temperature Scaling", "msp", posthoc="temperature")
-MC_DROPOUT = Row("mc_dropout", "MC Dropout", "msp", posthoc="mc_dropout")
-KFLLLA = Row("kfllla", "KFLLLA", "msp", posthoc="kfllla")
-SVDKL = Row("svdkl", "SV-DKL", "svdkl")
-SGPA = Row("sgpa", "SGPA", "sgpa")
-SGPA_ON_TEXTS = Row("sgpa", "SGPA", "sgpa", datasets=TEXTS)
-KEP = Row("kep", "KEP-SVGP", "kep")
-DEEP_ENSEMBLES = Row("deep_ensembles", "Deep Ensembles", "msp", is_ensemble=True)
-KEP_ENSEMBLES = Row("kep_ensembles", "KEP-SVGP Ensembles", "kep", is_ensemble=True)
+MSP = MethodRow("msp", "MSP", "msp")
+TEMPERATURE = MethodRow("temperature", "Temperature Scaling", "msp", posthoc="temperature")
+MC_DROPOUT = MethodRow("mc_dropout", "MC Dropout", "msp", posthoc="mc_dropout")
+KFLLLA = MethodRow("kfllla", "KFLLLA", "msp", posthoc="kfllla")
+SVDKL = MethodRow("svdkl", "SV-DKL", "svdkl")
+SGPA = MethodRow("sgpa", "SGPA", "sgpa")
+SGPA_ON_TEXTS = MethodRow("sgpa", "SGPA", "sgpa", datasets=TEXTS)
+KEP = MethodRow("kep", "KEP-SVGP", "kep")
+DEEP_ENSEMBLES = MethodRow("deep_ensembles", "Deep Ensembles", "msp", is_ensemble=True)
+KEP_ENSEMBLES = MethodRow("kep_ensembles", "KEP-SVGP Ensembles", "kep", is_ensemble=True)
 ENSEMBLES = (DEEP_ENSEMBLES, KEP_ENSEMBLES)
 SEVEN = ("score", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 _SINGLE = ("msp", "mc_dropout", "kfllla", "svdkl")
@@ -30,19 +30,19 @@ _WEIGHTS = ("10", "1", "0.1", "0.01")
 _MERGES = {"concat": "[Fᵉ; Fʳ]", "add": "Fᵉ + Fʳ"}
 
 
-def _pairing(branches: str, title: str) -> Row:
+def _pairing(branches: str, title: str) -> MethodRow:
     settings = (*EVERYWHERE, "model.kep.merge=add", f"model.kep.branches={branches}")
-    return Row(f"kep_{branches}", title, "kep", settings=settings)
+    return MethodRow(f"kep_{branches}", title, "kep", settings=settings)
 
 
-def _weighted(merge: str, weight: str) -> Row:
+def _weighted(merge: str, weight: str) -> MethodRow:
     settings = (f"model.kep.merge={merge}", f"objective.ksvd_weight={weight}")
     title = f"η = {weight}"
-    return Row(f"{merge}/{weight}", title, "kep", settings=settings, group=_MERGES[merge])
+    return MethodRow(f"{merge}/{weight}", title, "kep", settings=settings, group=_MERGES[merge])
 
 
 TABLES = (
-    Table(
+    PaperTable(
         name="table1",
         title="In-distribution performance, failure prediction and calibration",
         datasets=("cifar10", "cifar100", "imdb", "cola"),
@@ -55,7 +55,7 @@ TABLES = (
             Pair("kep", "deep_ensembles"),
         ),
     ),
-    Table(
+    PaperTable(
         name="table2",
         title="Performance under distribution shift, mean over all corruptions and severities",
         datasets=("cifar10", "cifar100"),
@@ -65,7 +65,7 @@ TABLES = (
         pairs=_AGAINST_ALL,
         needs=("shift",),
     ),
-    Table(
+    PaperTable(
         name="table3",
         title="Detection of out-of-distribution data",
         datasets=("cifar10", "cifar100"),
@@ -76,7 +76,7 @@ TABLES = (
         needs=("ood",),
         notes=("The score is the confidence, and the test set is the positive class of AUPR.",),
     ),
-    Table(
+    PaperTable(
         name="table4",
         title="Performance and training time against MSP and SGPA, with SGPA's architectures",
         datasets=("cifar10", "cifar100", "imdb", "cola"),
@@ -89,7 +89,7 @@ TABLES = (
             "in turn in one process; the paper's was measured on a V100.",
         ),
     ),
-    Table(
+    PaperTable(
         name="table5",
         title="Ablation of the asymmetry: one branch twice against the pair, in all layers",
         datasets=("cola",),
@@ -108,13 +108,15 @@ TABLES = (
             Pair("kep_er", "msp"),
         ),
     ),
-    Table(
+    PaperTable(
         name="table6",
         title="Full against low-rank concatenation of the branches",
         datasets=("cifar10",),
         rows=(
-            Row("concat", "W₁ (N × 2N)", "kep", settings=("model.kep.merge=concat",)),
-            Row("concat_lowrank", "A Bᵀ", "kep", settings=("model.kep.merge=concat_lowrank",)),
+            MethodRow("concat", "W₁ (N × 2N)", "kep", settings=("model.kep.merge=concat",)),
+            MethodRow(
+                "concat_lowrank", "A Bᵀ", "kep", settings=("model.kep.merge=concat_lowrank",)
+            ),
         ),
         metrics=("forward_seconds", *SEVEN),
         pairs=(Pair("concat", "concat_lowrank"),),
@@ -124,7 +126,7 @@ TABLES = (
             "process; the paper's was measured on a V100.",
         ),
     ),
-    Table(
+    PaperTable(
         name="table7",
         title="KEP-SVGP as a complement to other calibration methods",
         datasets=TEXTS,
@@ -135,9 +137,9 @@ TABLES = (
             MC_DROPOUT,
             KFLLLA,
             KEP,
-            Row("kep_temperature", "KEP-SVGP + TS", "kep", posthoc="temperature"),
-            Row("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", posthoc="mc_dropout"),
-            Row("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", posthoc="kfllla"),
+            MethodRow("kep_temperature", "KEP-SVGP + TS", "kep", posthoc="temperature"),
+            MethodRow("kep_mc_dropout", "KEP-SVGP + MC Dropout", "kep", posthoc="mc_dropout"),
+            MethodRow("kep_kfllla", "KEP-SVGP + KFLLLA", "kep", posthoc="kfllla"),
         ),
         metrics=SEVEN,
         pairs=(
@@ -147,7 +149,7 @@ TABLES = (
             Pair("kep_kfllla", "kfllla"),
         ),
     ),
-    Table(
+    PaperTable(
         name="table8",
         title="Performance and forward time, with SGPA's architectures",
         datasets=("cifar10", "cifar100", "imdb", "cola"),
@@ -160,7 +162,7 @@ TABLES = (
             "process; the paper's was measured on a V100.",
         ),
     ),
-    Table(
+    PaperTable(
         name="table9",
         title="Ablation of the KSVD weight η and of the merging scheme",
         datasets=("cifar10",),
@@ -175,7 +177,7 @@ TABLES = (
 )
 
 FIGURES = (
-    Figure(
+    PaperFigure(
         name="figure2",
         title="MSP and KEP-SVGP under each corruption at severity 5",
         datasets=("cifar10",),
@@ -183,7 +185,7 @@ FIGURES = (
         splits=("shift@5",),
         needs=("shift",),
     ),
-    Figure(
+    PaperFigure(
         name="figure3",
         title="Confidence on correct, wrong and out-of-distribution examples",
         datasets=("cifar10",),
@@ -191,14 +193,14 @@ FIGURES = (
         splits=("test", "ood"),
         needs=("ood",),
     ),
-    Figure(
+    PaperFigure(
         name="figure4",
         title="Spectrum of the attention kernel by layer and model",
         datasets=("cola",),
         rows=(
             MSP,
-            Row("kep_last", "KEP-SVGP, last layer", "kep", settings=("model.kep.merge=add",)),
-            Row(
+            MethodRow("kep_last", "KEP-SVGP, last layer", "kep", settings=("model.kep.merge=add",)),
+            MethodRow(
                 "kep_all",
                 "KEP-SVGP, all layers",
                 "kep",
@@ -207,7 +209,7 @@ FIGURES = (
         ),
         is_inspected=True,
     ),
-    Figure(
+    PaperFigure(
         name="figure5",
         title="AURC under each corruption, mean over the severities",
         datasets=("cifar10",),
@@ -218,9 +220,11 @@ FIGURES = (
 )
 
 
-def _choice(key: str, title: str, *changes: str, datasets: tuple[str, ...] | None = None) -> Row:
+def _choice(
+    key: str, title: str, *changes: str, datasets: tuple[str, ...] | None = None
+) -> MethodRow:
     """A row that makes every open choice of the layer, the plainest but for the changes."""
-    return Row(key, title, "kep", settings=(*_PLAINEST, *changes), datasets=datasets)
+    return MethodRow(key, title, "kep", settings=(*_PLAINEST, *changes), datasets=datasets)
 
 
 _PLAINEST = (
@@ -236,7 +240,7 @@ _BY_TOKEN = ("model.kep.noise=token", "prediction.average=logits")
 # the whole KL beside a mean loss: the sizes of the training sets
 _WHOLE_KL = {"digits": "objective.kl_weight=1079", "cola": "objective.kl_weight=7696"}
 
-DEFAULTS = Table(
+DEFAULTS = PaperTable(
     name="defaults",
     title="Open choices of the layer, on validation data",
     datasets=("digits", "cola"),
@@ -297,15 +301,17 @@ def _with_rows(exhibit: Exhibit, keys: Sequence[str]) -> Exhibit:
     for key in keys:
         if key in known or key in elsewhere:
             continue
-        if not isinstance(exhibit, Table) or not (":" in key or key in places("kepsvgp.methods")):
+        if not isinstance(exhibit, PaperTable) or not (
+            ":" in key or key in places("kepsvgp.methods")
+        ):
             raise UserError(
                 f"--rows must be among {', '.join(known)} for {exhibit.name}, or a method; "
                 f"got {key!r}."
             )
         # a method that the paper's table does not have
         method = find_method(key)
-        asked = key.rpartition("+")[2] if method.is_post_hoc else ""
-        known[key] = Row(method.name, method.title, method.place, asked)
+        posthoc = key.rpartition("+")[2] if method.is_post_hoc else ""
+        known[key] = MethodRow(method.name, method.title, method.place, posthoc)
     kept = tuple(known[key] for key in keys if key in known)
     if not kept:
         raise UserError(f"--rows must leave {exhibit.name} a row; it has {', '.join(known)}.")

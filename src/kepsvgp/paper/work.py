@@ -38,7 +38,7 @@ def perform(task: Task, out: Path, console: Console | None = None) -> dict[str, 
         each.key: partial(measure_missing, run, benchmark, each, console)
         for each in left.evaluations
     }
-    if left.inspection:
+    if left.inspection and task.inspected is not None:
         steps["inspect"] = partial(_inspect, run, benchmark, task.inspected)
     failed = {}
     for step, do in steps.items():

@@ -38,7 +38,7 @@ from kepsvgp.files import (
     read_json,
     read_json_lines,
     read_tree,
-    sweep,
+    remove_leftovers,
     write_atomic,
     write_json,
     write_json_lines,
@@ -210,7 +210,7 @@ class RunFolder:
         with self.lock():
             # another process may have made it a run between the two lines above
             self.check_place(config, record, resume=resume)
-            sweep(self.path, pattern="**/.*.part")
+            remove_leftovers(self.path, pattern="**/.*.part")
             if not self.config_file.exists():
                 text = dump_config(config.model_copy(update={"versions": library_versions()}))
                 total = checksum(text.encode())

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import A_DAY, sweep
+from kepsvgp.files import A_DAY, remove_leftovers
 
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
@@ -59,7 +59,7 @@ def extract(archive: Path, root: Path, folder: str, *, most_bytes: int, most_mem
     otherwise its files are replaced one by one, and others in it are left alone.
     """
     root.mkdir(parents=True, exist_ok=True)
-    sweep(root, pattern=".unpacking-*", older_than=A_DAY)
+    remove_leftovers(root, pattern=".unpacking-*", older_than=A_DAY)
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as name:
         staging = Path(name)
         try:
