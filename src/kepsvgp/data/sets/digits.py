@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.augment import CropFlip
@@ -23,6 +22,9 @@ NORMALISATION = Normalisation((0.3053,), (0.3759,))
 
 def load(config: DataConfig) -> Benchmark:
     """Digits, split 60/20/20 at random by the seed."""
+    # slow to import, and a plan needs no digit
+    from sklearn.datasets import load_digits
+
     intensities, targets = load_digits(return_X_y=True)
     # intensities are 0 … 16
     pixels = np.rint(intensities * (255 / 16)).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
@@ -50,6 +52,8 @@ def load(config: DataConfig) -> Benchmark:
 
 def photograph_patches() -> ImageExamples:
     """Patches of the two photographs at three scales, as grey 8×8 images without a class."""
+    from sklearn.datasets import load_sample_images
+
     patches = [
         patch
         for photograph in load_sample_images().images
