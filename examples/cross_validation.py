@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kepsvgp import Prediction
 from kepsvgp.config.file import load_config
 from kepsvgp.config.plugins import find_method
 from kepsvgp.data import Benchmark, load_benchmark
@@ -134,8 +133,7 @@ def held_out(arm: Arm, fold: Fold, runs: list[RunFolder], checkpoint: Checkpoint
     for run, *members in [runs] if arm.is_ensemble else [[run] for run in runs]:
         about = {"checkpoint": checkpoint, "members": members}
         measure(run, arm.asked, fold.benchmark, ["test"], **about)
-        file = run.predictions_file(checkpoint, arm.asked.name, "test")
-        predictions.append(Prediction.load(file, run=run.identity()).probs)
+        predictions.append(run.prediction(checkpoint, arm.asked.name, "test").probs)
     return torch.stack(predictions)
 
 

@@ -15,6 +15,7 @@ from sweeps import TINY, content_of, files_of
 
 from kepsvgp.cli import main
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.training.state import STATE
 
 WANTED = ("table7", "figure3")
 pytestmark = [
@@ -171,7 +172,7 @@ def is_alive(pid: int) -> bool:
 
 
 def weights(run: RunFolder) -> dict[str, tuple[int, int]]:
-    files = [run.weights_file(), *run.path.glob("checkpoints/*"), run.state_file]
+    files = [run.weights_file(), *run.path.glob("checkpoints/*"), run.path / STATE]
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 

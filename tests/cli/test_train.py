@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from kepsvgp.cli import main
-from kepsvgp.files import write_json
 from kepsvgp.runs.folder import RunFolder
 
 SMALL = """
@@ -105,7 +104,8 @@ def test_train_killed_between_its_two_measurements_measures_the_other(
     assert call(monkeypatch, "train", config, "--out", out) == 0
     run = RunFolder(out)
     whole = run.metrics()
-    write_json(run.metrics_file, {"score": {"kep": {"test": whole["score"]["kep"]["test"]}}})
+    part = {"score": {"kep": {"test": whole["score"]["kep"]["test"]}}}
+    run.files.write_json("metrics.json", part)
 
     assert call(monkeypatch, "train", config, "--out", out, "--resume") == 0
 

@@ -8,8 +8,9 @@ from families import CLASSES, IMAGE, TEXT
 from torch.testing import assert_close
 
 from kepsvgp import convert, loss, predict
-from kepsvgp.conversion import converted_layers, folder, load_pretrained, save_pretrained
+from kepsvgp.conversion import converted_layers, load_pretrained, save_pretrained
 from kepsvgp.errors import UserError
+from kepsvgp.files import CheckedFolder
 
 ALL = (*TEXT, *IMAGE)
 
@@ -243,7 +244,7 @@ def test_an_interrupted_save_leaves_the_old_model(tmp_path: Path) -> None:
         save_pretrained(convert(second, rank=3), tmp_path, processor=Interrupted())
 
     assert load_pretrained(tmp_path).config.id2label == {0: "a", 1: "b", 2: "c"}
-    names = {"config.json", "kepsvgp.json", "model.safetensors"}
+    names = {"config.json", "kepsvgp.json", "manifest.json", "model.safetensors"}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
@@ -254,7 +255,7 @@ def test_a_save_that_ends_between_weights_and_record_is_refused(tmp_path, monkey
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folder, "write_json", interrupt)
+    monkeypatch.setattr(CheckedFolder, "write_json", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_pretrained(model, tmp_path)
 

@@ -9,6 +9,7 @@ import pytest
 
 from kepsvgp.data import store
 from kepsvgp.errors import UserError
+from kepsvgp.files import PART
 
 
 def test_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, monkeypatch) -> None:
@@ -23,10 +24,13 @@ def test_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, monk
 
 def test_generated_files_leave_a_read_only_root_alone(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert store.generated(tmp_path / "not" / "yet") == tmp_path / "not" / "yet" / "generated"
+    assert (
+        store.generated(tmp_path / "not" / "yet")
+        == tmp_path / "not" / "yet" / "generated" / "format2"
+    )
 
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert store.generated(tmp_path) == tmp_path / "cache" / "kepsvgp" / "generated"
+    assert store.generated(tmp_path) == tmp_path / "cache" / "kepsvgp" / "generated" / "format2"
 
 
 def test_key_changes_with_every_part_of_it() -> None:
@@ -62,16 +66,20 @@ def test_cached_array_is_made_once_and_never_in_part(tmp_path: Path) -> None:
 
 
 def test_old_halves_are_removed_with_the_next_file(tmp_path: Path) -> None:
-    old, new, whole = tmp_path / ".a.npy.x.part", tmp_path / ".b.npy.y.part", tmp_path / "c.npy"
-    for path in (old, new, whole):
-        path.write_bytes(b"")
-    long_ago = time.time() - 100_000
-    os.utime(old, (long_ago, long_ago))
-    os.utime(whole, (long_ago, long_ago))
+    old, new, growing = (tmp_path / f".{name}.npy.x{PART}" for name in "abc")
+    whole = tmp_path / "c.npy"
+    for folder in (old, new, growing):
+        folder.mkdir()
+    whole.write_bytes(b"")
+    (growing / "content").write_bytes(b"")
+    for path in (old, growing, whole):
+        os.utime(path, (time.time() - 100_000,) * 2)
 
     store.cached(tmp_path / "d.npy", lambda: np.arange(2))
 
-    assert {path.name for path in tmp_path.iterdir()} == {new.name, whole.name, "d.npy"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        new.name, growing.name, whole.name, "d.npy", "manifest.json",
+    }  # fmt: skip
 
 
 def test_missing_file_names_the_command(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from methods.cases import CLASSES, EXAMPLES, IMAGES, TEXTS, make_batches, make_m
 from torch.testing import assert_close
 
 from kepsvgp.config.plugins import TRAINED
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches
 from kepsvgp.methods import ensemble, kfllla, mc_dropout, temperature
 from kepsvgp.methods.base import Direct
@@ -89,7 +90,7 @@ def test_prediction_does_not_depend_on_the_batch(name: str, shape: Any) -> None:
         assert_close(apart.aleatoric, together.aleatoric, rtol=1e-4, atol=1e-5)
 
 
-def reloaded(name: str, method: Any, folder: Path) -> Any:
+def reloaded(name: str, method: Any, folder: CheckedFolder) -> Any:
     match name.rpartition("+")[2]:
         case "temperature":
             return temperature.load(folder, method.base)
@@ -105,9 +106,10 @@ def reloaded(name: str, method: Any, folder: Path) -> Any:
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in TRAINED])
 def test_reloaded_method_predicts_the_same(name: str, tmp_path: Path) -> None:
     method = fitted(name, TEXTS)
-    method.save(tmp_path / name)
+    folder = CheckedFolder(tmp_path / name)
+    method.save(folder)
 
-    again = whole(reloaded(name, method, tmp_path / name), TEXTS, 7)
+    again = whole(reloaded(name, method, folder), TEXTS, 7)
 
     assert torch.equal(again.probs, whole(method, TEXTS, 7).probs)
     # plain files only: nothing that could run code when it is read

@@ -14,7 +14,6 @@ from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import Prediction, predict_batches
 from kepsvgp.methods.svdkl import SVDKL
 from kepsvgp.models.sngp import RandomFeatureGP
@@ -147,7 +146,7 @@ def test_svdkl_refuses_softmax_runs_that_are_not_its_first_step(
     model = settings("msp").model.model_dump() | {"depth": 1}
     stopped = RunFolder(Path(shutil.copytree(runs["msp"].path, tmp_path / "stopped")))
     stopped.write_history(stopped.history()[:1])
-    write_json(stopped.record_file, stopped.record() | {"finished": False})
+    stopped.files.write_json("run.json", stopped.record() | {"finished": False})
 
     for config, message in (
         (from_softmax(runs["kep"]), "must be a run of method 'msp'"),
@@ -211,7 +210,7 @@ def test_posthoc_method_is_fitted_once_without_the_test_set_and_then_loaded(
     object.__setattr__(hidden, "test", Untouchable())
 
     fitted = get_method(name, run, hidden, "last", members=members)
-    folder = run.method_folder(f"last/{name.rpartition('+')[2]}")
+    folder = run.method_folder(f"last/{name.rpartition('+')[2]}").path
     stamps = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     loaded = get_method(name, run, hidden, "last", members=members)
 
@@ -226,13 +225,13 @@ def test_fitted_method_of_other_weights_is_fitted_again(
 ) -> None:
     run = runs["msp"]
     get_method("temperature", run, benchmark, "score")
-    stamp = run.method_folder("score/temperature") / "fitted.json"
-    right = stamp.read_text()
-    write_json(stamp, read_json(stamp) | {"weights": ["of another epoch"]})
+    folder = run.method_folder("score/temperature")
+    right = folder.read_json("fitted.json")
+    folder.write_json("fitted.json", right | {"weights": ["of another epoch"]})
 
     get_method("temperature", run, benchmark, "score")
 
-    assert stamp.read_text() == right
+    assert folder.read_json("fitted.json") == right
 
 
 def test_method_of_another_run_is_refused(runs: dict[str, RunFolder], benchmark: Benchmark) -> None:

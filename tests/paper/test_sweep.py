@@ -12,10 +12,11 @@ import pytest
 
 from kepsvgp.cli import main
 from kepsvgp.data.sets import ood
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper import claims, records
+from kepsvgp.paper import claims
 from kepsvgp.paper.cells import UNDEFINED, NumberCell, Reader, Reason, fill
 from kepsvgp.paper.claims import check_claims
 from kepsvgp.paper.declarations import MethodRow
@@ -31,7 +32,6 @@ from kepsvgp.paper.records import Left, OutputRoot, left_of, read_record, write_
 from kepsvgp.paper.sweep import Sweep, reported_runs
 from kepsvgp.paper.tables import NAMES as EVERY
 from kepsvgp.paper.tables import TABLES, find
-from kepsvgp.runs import folder
 from kepsvgp.runs.folder import RunFolder
 
 FEW = ("table2", "figure5")
@@ -228,16 +228,13 @@ def test_time_left_of_unknown_work_is_unknown_until_a_job_like_it_ended(swept, t
 
 def test_planning_and_filling_read_no_file_of_a_run_twice(swept, monkeypatch) -> None:
     read: list[Path] = []
-    for name in ("read_json", "read_json_lines", "read_tree", "load_config"):
-        for module in (folder, records):
-            if hasattr(module, name):
-                real = getattr(module, name)
+    check = CheckedFolder.check
 
-                def watched(path, *args, real=real, **kwargs):
-                    read.append(Path(path))
-                    return real(path, *args, **kwargs)
+    def watched(files: CheckedFolder, name: str) -> Path:
+        read.append(files.path / name)
+        return check(files, name)
 
-                monkeypatch.setattr(module, name, watched)
+    monkeypatch.setattr(CheckedFolder, "check", watched)
 
     sweep = Sweep(swept.plan, swept.out)
     sweep.estimate()

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from kepsvgp.config.file import dump_config
 from kepsvgp.config.sections import RunConfig
-from kepsvgp.files import write_atomic, write_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
 from kepsvgp.report.models import Comparison, compare
@@ -81,7 +80,12 @@ def write_run(
     All of its epochs are finished, or the first so many. `splits` is the record of its data.
     """
     config = config or RunConfig(method="kep")
-    write_atomic(folder / "config.toml", dump_config(config))
+    run = RunFolder(folder)
+    # no other run has the same
+    versions = {"folder": str(folder.resolve())}
+    run.files.write_text(
+        "config.toml", dump_config(config.model_copy(update={"versions": versions}))
+    )
     planned = config.train.epochs
     record = {
         "task": "image",
@@ -93,13 +97,12 @@ def write_run(
         "epochs": planned,
         "finished": epochs is None,
     }
-    run = RunFolder(folder)
-    write_json(run.record_file, record)
+    run.files.write_json("run.json", record)
     run.write_history(history(config, epochs or planned))
     for method, predictions in methods.items():
         run.add_metrics(checkpoint, method, measured(predictions))
         for split, prediction in predictions.items():
-            prediction.save(run.predictions_file(checkpoint, method, split))
+            run.write_prediction(checkpoint, method, split, prediction)
     if inspection is not None:
         run.write_inspection(inspection)
     return folder

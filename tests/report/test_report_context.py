@@ -1,6 +1,7 @@
 """What the page says: cards, notes and tables, by what they tell and not by their wording."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,10 +9,9 @@ from report.folders import compared, draw, write_run
 
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data.benchmark import Note
-from kepsvgp.files import read_json, write_json
-from kepsvgp.inference.prediction import Prediction
 from kepsvgp.report.context import BenchmarkContext, benchmark_context, duration
 from kepsvgp.report.examples import Source
+from kepsvgp.runs.folder import RunFolder
 
 NO_DATA = Source(None, ())
 LABELS = torch.arange(40) % 10
@@ -115,9 +115,8 @@ def test_notes_say_which_runs_were_interrupted(tmp_path) -> None:
 
 def test_a_run_that_diverged_is_left_out_with_a_note(one_run) -> None:
     broken = draw(LABELS)
-    Prediction(broken.probs * math.nan, broken.aleatoric, targets=LABELS, index=broken.index).save(
-        one_run / "predictions/score/kep/test.safetensors"
-    )
+    broken = replace(broken, probs=broken.probs * math.nan)
+    RunFolder(one_run).write_prediction("score", "kep", "test", broken)
 
     context = context_of(one_run)
 
@@ -127,9 +126,7 @@ def test_a_run_that_diverged_is_left_out_with_a_note(one_run) -> None:
 
 def test_other_checkpoints_are_listed(one_run) -> None:
     assert context_of(one_run).checkpoints is None
-    stored = read_json(one_run / "metrics.json")
-    stored["last"] = {"kep": {"test": {"accuracy": 0.5, "nll": 2.0}}}
-    write_json(one_run / "metrics.json", stored)
+    RunFolder(one_run).add_metrics("last", "kep", {"test": {"accuracy": 0.5, "nll": 2.0}})
 
     table = context_of(one_run).checkpoints
 
@@ -142,7 +139,8 @@ def test_models_of_an_ensemble_are_counted_and_are_no_seeds(tmp_path) -> None:
     run = write_run(tmp_path / "a", {"msp": splits, "ensemble": splits}, config=config("msp"))
     other = write_run(tmp_path / "b", {"msp": splits}, config=config("msp", seed=1))
     _, unknown = context_of(run, other).cost.rows
-    write_json(run / "methods/score/ensemble/ensemble.json", {"members": ["a", "b", "c"]})
+    folder = RunFolder(run).method_folder("score/ensemble")
+    folder.write_json("ensemble.json", {"members": ["a", "b", "c"]})
 
     context = context_of(run, other)
 

@@ -1,4 +1,5 @@
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -7,11 +8,11 @@ from report.folders import compared, draw, write_run
 
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import RUN, read_json, write_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.report.answers import answers_of
 from kepsvgp.report.labels import name_of
 from kepsvgp.report.models import Comparison, compare
+from kepsvgp.runs.folder import RunFolder
 
 LABELS = torch.arange(60) % 10
 
@@ -148,8 +149,8 @@ def test_own_data_of_equal_labels_are_not_compared(make_run) -> None:
     for seed, contents in enumerate("xxy"):
         data = {"name": "csv", "path": f"/from/{seed}/mine.csv"}
         runs.append(make_run(str(seed), seed=seed, data=data))
-        record = read_json(runs[-1] / "run.json")
-        write_json(runs[-1] / "run.json", record | {"splits": {"contents": contents}})
+        run = RunFolder(runs[-1])
+        run.files.write_json("run.json", run.record() | {"splits": {"contents": contents}})
 
     found = compared(*runs)
 
@@ -160,10 +161,9 @@ def test_own_data_of_equal_labels_are_not_compared(make_run) -> None:
 
 
 def test_a_copied_run_is_not_another_seed(make_run) -> None:
-    short, whole = make_run("a", epochs=3), make_run("b")
-    other = make_run("c", seed=1)
-    for folder, name in ((short, "x"), (whole, "x"), (other, "y")):
-        write_json(folder / "run.json", read_json(folder / "run.json") | {RUN: name})
+    whole, other = make_run("b"), make_run("c", seed=1)
+    short = shutil.copytree(whole, whole.parent / "a")
+    RunFolder(short).write_history(RunFolder(whole).history()[:3])
 
     (comparison,) = compared(short, whole, other)
 

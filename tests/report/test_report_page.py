@@ -14,11 +14,11 @@ from report.hostile import CLASSES, TEXTS, text_benchmark
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.data.examples import Normalisation, image_examples
-from kepsvgp.files import read_json, write_json
 from kepsvgp.report import write_report
 from kepsvgp.report.examples import Source, choose, choose_foreign, find_source, show
 from kepsvgp.report.page import make_page, safe_json
 from kepsvgp.report.payload import finite, history_series, pack, pack_share
+from kepsvgp.runs.folder import RunFolder
 
 
 def data_of(html: str) -> dict:
@@ -151,9 +151,9 @@ def test_page_without_predictions_still_has_its_table(tmp_path) -> None:
 
 def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
     run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
-    record = read_json(run / "run.json")
+    record = RunFolder(run).record()
     record["notes"] = ["Broken \ud800 text"]
-    write_json(run / "run.json", record)
+    RunFolder(run).files.write_json("run.json", record)
 
     html = write_report([run], tmp_path / "report.html").read_text()
 

@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from kepsvgp.config.file import CONFIG_SUM, parse_config
+from kepsvgp.config.file import parse_config
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
-from kepsvgp.files import checksum, write_json
-from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.runs.evaluation import evaluate, split_names
@@ -48,9 +46,7 @@ def run(digits, tmp_path_factory) -> RunFolder:
 
 def reconfigure(run: RunFolder, text: str) -> None:
     """Gives a run another configuration, as if it had been made with it."""
-    record = run.record() | {CONFIG_SUM: checksum(text.encode())}
-    run.config_file.write_text(text)
-    write_json(run.record_file, record)
+    run.files.write_text("config.toml", text)
 
 
 def measure(run: RunFolder, digits: Benchmark, *splits: str) -> dict[str, dict[str, float]]:
@@ -62,7 +58,7 @@ def test_evaluation_writes_metrics_and_predictions(run, digits) -> None:
 
     assert run.metrics()["last"]["kep"].keys() >= {"val", "test"}
     assert run.metrics()["last"]["kep"]["test"] == measured["test"]
-    kept = Prediction.load(run.predictions_file("last", "kep", "test"))
+    kept = run.prediction("last", "kep", "test")
     assert kept.targets is not None
     assert kept.index is not None
     assert torch.equal(kept.targets, digits.test.labels)
@@ -73,12 +69,12 @@ def test_evaluation_writes_metrics_and_predictions(run, digits) -> None:
 
 def test_evaluation_gives_the_same_answer_for_any_batch_size(run, digits) -> None:
     first = measure(run, digits, "test")
-    kept = Prediction.load(run.predictions_file("last", "kep", "test"))
+    kept = run.prediction("last", "kep", "test")
     text = run.config_file.read_text()
     reconfigure(run, text.replace("batch_size = 7", "batch_size = 60"))
 
     second = measure(run, digits, "test")
-    again = Prediction.load(run.predictions_file("last", "kep", "test"))
+    again = run.prediction("last", "kep", "test")
     reconfigure(run, text)
 
     # sums of another order differ in the last digits
@@ -89,10 +85,7 @@ def test_evaluation_gives_the_same_answer_for_any_batch_size(run, digits) -> Non
 def test_other_data_are_told_from_the_test_set(run, digits) -> None:
     measured = measure(run, digits, "ood")
 
-    test, foreign = (
-        Prediction.load(run.predictions_file("last", "kep", name))
-        for name in ("test", "ood/photographs")
-    )
+    test, foreign = (run.prediction("last", "kep", name) for name in ("test", "ood/photographs"))
     expected = ood_auroc(
         confidence_score(test.probs), confidence_score(foreign.probs), positive="in"
     )

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from kepsvgp import files
 from kepsvgp.config.comparison import with_absolute_paths
 from kepsvgp.config.file import parse_config
 from kepsvgp.config.sections import DataConfig, RunConfig, TrainConfig
@@ -24,6 +23,7 @@ from kepsvgp.training.loop import (
     micro_batches,
     train,
 )
+from kepsvgp.training.state import STATE
 
 
 def small(**train_values: object) -> RunConfig:
@@ -126,6 +126,7 @@ def test_run_folder_has_what_it_promises(digits, tmp_path) -> None:
     assert found == {
         ".lock",
         "config.toml",
+        "manifest.json",
         "run.json",
         "model.safetensors",
         "checkpoints/last.safetensors",
@@ -301,8 +302,9 @@ def test_resume_in_the_middle_of_an_epoch_repeats_no_batch(digits, tmp_path, mon
     monkeypatch.setattr(training, "_backward", backward)
     config = small(save_steps=1, epochs=1)
     with monkeypatch.context() as patch:
-        # record, configuration, the states of two steps, and then the first weights
-        crash_at_write(patch, 5)
+        # record, configuration, the states of two steps, and then the first weights; with each
+        # the manifest before it and after it
+        crash_at_write(patch, 13)
         with pytest.raises(Crash):
             train(config, digits, tmp_path / "run")
     train(config, digits, tmp_path / "run", resume=True)
@@ -335,7 +337,7 @@ def test_folder_of_something_else_is_not_touched(digits, tmp_path) -> None:
 def other_splits(run: RunFolder) -> None:
     record = run.record()
     record["splits"]["checksums"]["train"] = "0"
-    files.write_json(run.record_file, record)
+    run.files.write_json("run.json", record)
 
 
 @pytest.mark.parametrize(
@@ -344,9 +346,9 @@ def other_splits(run: RunFolder) -> None:
         (None, {"epochs": 2, "lr": 0.1}, r"train\.epochs, train\.lr differ"),
         (other_splits, {}, "must keep its data"),
         (
-            lambda run: run.state_file.write_bytes(b"nonsense"),
+            lambda run: (run.path / STATE).write_bytes(b"nonsense"),
             {},
-            r"state\.safetensors must hold the state of a run",
+            r"state\.safetensors must hold",
         ),
     ],
 )

@@ -13,10 +13,7 @@ from kepsvgp.config.plugins import section_kinds
 from kepsvgp.config.sections import ModelConfig, RunConfig
 from kepsvgp.config.shipped import shipped_configs
 from kepsvgp.errors import UserError, near_miss
-from kepsvgp.files import check_name, checksum, damaged, read_text
-
-# the key of a run's record that holds the checksum of its configuration
-CONFIG_SUM = "config_checksum"
+from kepsvgp.files import check_name
 
 
 def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -57,12 +54,6 @@ def parse_config(values: Mapping[str, Any], *, origin: str = "configuration") ->
 def dump_config(config: RunConfig) -> str:
     """The complete configuration as TOML; what is None is left out, as TOML has no null."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
-
-
-def check_config(path: Path, record: Mapping[str, Any]) -> None:
-    """Refuses the configuration of a run that is not the one the run was made with."""
-    if CONFIG_SUM in record and record[CONFIG_SUM] != checksum(read_text(path).encode()):
-        raise damaged(path, "the configuration of the run", "its checksum is not that in run.json")
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -1,5 +1,6 @@
 """A converted model as a folder: weights as safetensors, the rest as JSON, nothing pickled.
 
+manifest.json       checksums of all of these
 model.safetensors   all weights
 kepsvgp.json        how to build the model, and which of its layers are converted, and how
 config.json         Hugging Face models: their own configuration
@@ -21,17 +22,7 @@ from kepsvgp.conversion.build import Build, build, describe
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError
-from kepsvgp.files import (
-    A_DAY,
-    CHECKSUM,
-    check_tensors,
-    read_json,
-    remove_leftovers,
-    replacing,
-    seal_tensors,
-    tensor_metadata,
-    write_json,
-)
+from kepsvgp.files import A_DAY, PART, CheckedFolder, remove_leftovers, replacing
 
 RECORD = "kepsvgp.json"
 WEIGHTS = "model.safetensors"
@@ -88,9 +79,10 @@ def save_pretrained(
         },
         "classes": None if classes is None else list(classes),
     }
+    files = CheckedFolder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder, older_than=A_DAY)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as made:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=PART) as made:
         # what others write comes first and elsewhere: until all is there the old model stays whole
         if recipe.library == "transformers":
             config: Any = model.config
@@ -98,17 +90,15 @@ def save_pretrained(
             config.save_pretrained(made)
         if processor is not None:
             processor.save_pretrained(made)
-        with replacing(folder / WEIGHTS) as temporary:
-            save_model(model, str(temporary), metadata=tensor_metadata({"format": "pt"}))
-            seal_tensors(temporary)
-            record["weights"] = check_tensors(temporary, "weights", "")[CHECKSUM]
+        with replacing(Path(made) / WEIGHTS) as temporary:
+            save_model(model, str(temporary), metadata={"format": "pt"})
         # between old and new the folder is refused
         (folder / RECORD).unlink(missing_ok=True)
         for path in (path for path in Path(made).rglob("*") if path.is_file()):
-            with replacing(folder / path.relative_to(made)) as temporary:
+            with files.replacing(path.relative_to(made).as_posix()) as temporary:
                 path.replace(temporary)
     # last: a folder with this file is complete
-    write_json(folder / RECORD, record)
+    files.write_json(RECORD, record)
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -118,7 +108,7 @@ def is_pretrained(folder: Path) -> bool:
 
 def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
     """The names of the classes, from the folder or the model's own configuration."""
-    names = read_json(folder / RECORD, "classes")["classes"]
+    names = CheckedFolder(folder).read_json(RECORD)["classes"]
     by_number = getattr(getattr(model, "config", None), "id2label", None)
     if names is None and by_number is not None:
         names = [by_number[number] for number in sorted(by_number)]
@@ -155,13 +145,10 @@ def load_pretrained(
         raise UserError(
             f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
         )
-    record = read_json(folder / RECORD, "weights", "build", "dtype", "layers")
-    found = check_tensors(folder / WEIGHTS, f"the weights of the model in {RECORD}", _AGAIN)
-    if found[CHECKSUM] != record["weights"]:
-        raise UserError(
-            f"{folder / WEIGHTS} must hold the weights that {RECORD} was written for; they are of "
-            f"another model or of a save that was interrupted. {_AGAIN}"
-        )
+    files = CheckedFolder(folder)
+    # those that libraries read are checked with ours
+    files.check_all()
+    record = files.read_json(RECORD)
     model = build(Build(**record["build"]), folder) if model is None else model
     model = model.to(getattr(torch, record["dtype"]))
     by_name = {adapter.__name__: adapter for adapter in (*ADAPTERS, *adapters)}

@@ -7,31 +7,21 @@ to `generated/` beside them, each file whole or absent, under a name that says w
 import hashlib
 import os
 import tokenize
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import A_DAY, expanded, new_checksum, remove_leftovers, replacing
+from kepsvgp.files import A_DAY, FORMAT, CheckedFolder, expanded, locked, remove_leftovers
 
 # what NumPy raises for a damaged header, which it reads as if it were Python
 _DAMAGE = (
     *(ValueError, OSError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError),
     *(tokenize.TokenError, RecursionError),
 )
-# stands before the checksum of an array
-_MARK = b"kepsvgp\x01"
-_CHUNK = 1 << 20
 # bytes; larger arrays are mapped without being read as a whole
 _LARGEST_CHECKED = 1 << 30
-
-try:
-    import fcntl
-except ImportError:
-    # not on Windows
-    fcntl = None
 
 
 def user_cache() -> Path:
@@ -52,7 +42,9 @@ def generated(root: Path) -> Path:
     """The folder for arrays computed from the data under `root`."""
     # a shared root may be read-only
     at = next(folder for folder in (root, *root.parents) if folder.exists())
-    return (root if os.access(at, os.W_OK) else user_cache()) / "generated"
+    place = root if os.access(at, os.W_OK) else user_cache()
+    # other versions may use the same root
+    return place / "generated" / f"format{FORMAT}"
 
 
 def require(path: Path, data_set: str) -> Path:
@@ -90,34 +82,24 @@ def key(*parts: object) -> str:
 def once(path: Path, write: Callable[[Path], None]) -> None:
     """Has `write` make the file, unless it is there: as a whole, by one process at a time.
 
+    Its folder lists its checksum; a file that is not listed is made again.
+
     Args:
         path: The file.
         write: Writes the content to the path it is given, which then gets its name.
     """
-    if path.exists():
+    files = CheckedFolder(path.parent)
+    if files.has(path.name):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path):
-        # another process may have made it while this one waited
-        if not path.exists():
-            remove_leftovers(path.parent, older_than=A_DAY)
-            with replacing(path) as temporary:
-                write(temporary)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Waits for other processes on this machine that make the same file."""
-    if fcntl is None:
-        yield
-        return
     lock = path.with_name(f".{path.name}.lock")
-    with lock.open("w") as stream:
-        # some network drives have no locks: then each process does the work, and no harm is done
-        with suppress(OSError):
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    with locked(lock):
         try:
-            yield
+            # another process may have made it while this one waited
+            if not files.has(path.name):
+                remove_leftovers(path.parent, older_than=A_DAY)
+                with files.replacing(path.name) as temporary:
+                    write(temporary)
         finally:
             lock.unlink(missing_ok=True)
 
@@ -128,27 +110,16 @@ def cached(path: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as stream:
             np.save(stream, make(), allow_pickle=False)
-        # a checksum behind the array, where NumPy does not look
-        with temporary.open("rb+") as stream:
-            total = hashlib.file_digest(stream, new_checksum).digest()
-            stream.seek(0, os.SEEK_END)
-            stream.write(_MARK + total)
 
     once(path, write)
+    return mapped(path)
+
+
+def mapped(path: Path) -> np.ndarray:
+    """An array that `once` made, mapped."""
     if path.stat().st_size <= _LARGEST_CHECKED:
-        _check(path)
+        CheckedFolder(path.parent).check(path.name)
     return load_array(path)
-
-
-def _check(path: Path) -> None:
-    total = new_checksum()
-    left = path.stat().st_size - len(_MARK) - total.digest_size
-    with path.open("rb") as stream:
-        while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
-            total.update(chunk)
-            left -= len(chunk)
-        if stream.read() != _MARK + total.digest():
-            raise refuse(path, "an array that kepsvgp generated", "its checksum is wrong")
 
 
 def load_array(path: Path) -> np.ndarray:

@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from jaxtyping import Bool, Int
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import CHECKSUM, damaged, read_json, write_json
+from kepsvgp.files import CheckedFolder, read_json, write_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics.selective import threshold_for_risk
 
@@ -140,11 +139,4 @@ class Abstainer:
 
 def _weights(folder: Path) -> str | None:
     """The checksum of the weights in a folder, where they are ours."""
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get(CHECKSUM)
-    except SafetensorError as error:
-        raise damaged(path, "weights", error) from None
+    return CheckedFolder(folder).checksum("model.safetensors")

@@ -8,19 +8,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.files import (
-    RUN,
-    check_run,
-    check_tensors,
-    replacing,
-    seal_tensors,
-    tensor_metadata,
-)
+from kepsvgp.files import replacing
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.trunk import with_remembered_trunk
 
@@ -115,34 +109,29 @@ class Prediction:
         }
         return cls(**values, num_samples=parts[0].num_samples, seed=parts[0].seed)
 
-    def save(self, path: Path, *, run: str = "") -> None:
-        """Writes the prediction as a safetensors file, as a whole or not at all.
-
-        With the name of a run it is refused where that of another one is wanted.
-        """
+    def save(self, path: Path) -> None:
+        """Writes the prediction as a safetensors file, as a whole or not at all."""
         tensors = {name: value.contiguous() for name, value in self._present().items()}
-        about = {RUN: run} if run else {}
-        about |= {
-            name: str(number)
-            for name, number in zip(_NUMBERS, (self.num_samples, self.seed), strict=True)
-            if number is not None
-        }
+        numbers = zip(_NUMBERS, (self.num_samples, self.seed), strict=True)
+        about = {name: str(number) for name, number in numbers if number is not None}
         with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata=tensor_metadata(about))
-            seal_tensors(temporary)
+            save_file(tensors, temporary, metadata=about)
 
     @classmethod
-    def load(cls, path: Path, *, run: str = "") -> "Prediction":
+    def load(cls, path: Path) -> "Prediction":
         """Reads what `save` wrote."""
-        remedy = "Delete it and evaluate again."
-        about = check_tensors(path, "a saved prediction", remedy)
-        check_run(path, about.get(RUN), run, remedy)
+        if not path.is_file():
+            raise UserError(f"{path} must hold a saved prediction; there is no such file.")
         try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             count, seed = (int(about[name]) if name in about else None for name in _NUMBERS)
-            return cls(**load_file(path), num_samples=count, seed=seed)
-        except TypeError as error:
+            return cls(**tensors, num_samples=count, seed=seed)
+        except (SafetensorError, TypeError, ValueError, OSError) as error:
             raise UserError(
-                f"{path} must hold a saved prediction; it is something else ({error}). {remedy}"
+                f"{path} must hold a saved prediction; it is something else ({error}). "
+                "Delete it and evaluate again."
             ) from None
 
     def _present(self) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import torch
 from kepsvgp.config.comparison import other_inputs
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction, Predictor
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.post_hoc import PostHoc, Trained
@@ -44,7 +43,7 @@ class DeepEnsemble(PostHoc):
         """There is nothing to fit."""
         return fit(trained.direct, [str(run.path) for run in trained.runs])
 
-    def load(self, folder: Path, trained: Trained) -> "Ensemble":
+    def load(self, folder: CheckedFolder, trained: Trained) -> "Ensemble":
         """The same members as then."""
         return load(folder, trained.direct)
 
@@ -60,9 +59,9 @@ class Ensemble:
         """Mean of the members' probabilities and of their expected entropies."""
         return average([m.predict(inputs, generator=generator) for m in self.members])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: CheckedFolder) -> None:
         """Writes which runs the members are; they are saved where they were trained."""
-        write_json(folder / "ensemble.json", {"members": list(self.names)})
+        folder.write_json("ensemble.json", {"members": list(self.names)})
 
 
 def fit(members: Sequence[Predictor], names: Sequence[str]) -> Ensemble:
@@ -72,12 +71,12 @@ def fit(members: Sequence[Predictor], names: Sequence[str]) -> Ensemble:
     return Ensemble(tuple(members), tuple(names))
 
 
-def member_names(folder: Path) -> list[str]:
+def member_names(folder: CheckedFolder) -> list[str]:
     """The runs that a saved ensemble is made of."""
-    return read_json(folder / "ensemble.json", "members")["members"]
+    return folder.read_json("ensemble.json")["members"]
 
 
-def load(folder: Path, members: Sequence[Predictor]) -> Ensemble:
+def load(folder: CheckedFolder, members: Sequence[Predictor]) -> Ensemble:
     """Reads what `save` wrote, for members in the order of `member_names`."""
     return fit(members, member_names(folder))
 
@@ -98,7 +97,7 @@ def _check_members(runs: Sequence[RunFolder]) -> None:
     """Refuses members that do not answer the same question, and one that is there twice."""
     first, *others = runs
     method, record = first.config().method, first.record()
-    seen = {first.identity() or str(first.path.resolve()): first.path}
+    seen = {first.identity(): first.path}
     for run in others:
         mine = run.config().method
         if mine != method:
@@ -106,7 +105,7 @@ def _check_members(runs: Sequence[RunFolder]) -> None:
                 f"members of an ensemble must be runs of one method; {run.path} is one of "
                 f"{mine!r} and {first.path} of {method!r}."
             )
-        name = run.identity() or str(run.path.resolve())
+        name = run.identity()
         if name in seen:
             raise UserError(
                 f"members of an ensemble must be different runs; {run.path} is the same as "

@@ -20,7 +20,6 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,14 +30,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import (
-    check_tensors,
-    read_json,
-    replacing,
-    seal_tensors,
-    tensor_metadata,
-    write_json,
-)
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.methods.base import Library
 from kepsvgp.methods.pooled import gather_pooled, pooled
@@ -64,7 +56,7 @@ class LastLayerLaplace(PostHoc):
             device=trained.device,
         )
 
-    def load(self, folder: Path, trained: Trained) -> "KFLLLA":
+    def load(self, folder: CheckedFolder, trained: Trained) -> "KFLLLA":
         """The posterior that was fitted."""
         return load(folder, checked(trained.direct[0].model))
 
@@ -95,14 +87,13 @@ class KFLLLA:
         logits = probit_logits(self.model.head, features, self.curvature, self.prior_precision)
         return Prediction.from_logits(logits)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: CheckedFolder) -> None:
         """Writes the curvature and the prior; the model is saved where it was trained."""
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.curvature._asdict().items()}
-        with replacing(folder / "curvature.safetensors") as temporary:
-            save_file(tensors, temporary, metadata=tensor_metadata())
-            seal_tensors(temporary)
+        with folder.replacing("curvature.safetensors") as temporary:
+            save_file(tensors, temporary)
         about = {"prior_precision": self.prior_precision, "num_samples": self.num_samples}
-        write_json(folder / "kfllla.json", about)
+        folder.write_json("kfllla.json", about)
 
 
 def fit(
@@ -135,13 +126,11 @@ def fit(
     return KFLLLA(model, curvature, prior_precision, num_samples)
 
 
-def load(folder: Path, model: Classifier) -> KFLLLA:
+def load(folder: CheckedFolder, model: Classifier) -> KFLLLA:
     """Reads what `save` wrote, for the model that it was fitted to."""
-    about = read_json(folder / "kfllla.json", "prior_precision", "num_samples", alone=True)
+    about = folder.read_json("kfllla.json")
     device = next(model.parameters()).device
-    path = folder / "curvature.safetensors"
-    check_tensors(path, "a fitted KFLLLA", f"Delete {folder} and evaluate again.")
-    tensors = load_file(path, device=str(device))
+    tensors = load_file(folder.check("curvature.safetensors"), device=str(device))
     return KFLLLA(model, Curvature(**tensors), about["prior_precision"], about["num_samples"])
 
 

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from kepsvgp.attention.base import (
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.mode import copy_of, is_bound
 from kepsvgp.inference.prediction import Prediction, call
 from kepsvgp.methods.post_hoc import PostHoc, Trained
@@ -50,7 +49,7 @@ class Dropout(PostHoc):
         (direct,) = trained.direct
         return fit(direct.model, num_samples=direct.num_samples)
 
-    def load(self, folder: Path, trained: Trained) -> "MCDropout":
+    def load(self, folder: CheckedFolder, trained: Trained) -> "MCDropout":
         """The same with the number of samples of then."""
         return load(folder, trained.direct[0].model)
 
@@ -70,9 +69,9 @@ class MCDropout:
         with torch.no_grad():
             return Prediction.from_logits(own._sampled_logits(inputs, seeds, generator))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: CheckedFolder) -> None:
         """Writes what is not in the model: the number of samples."""
-        write_json(folder / "mc_dropout.json", {"num_samples": self.num_samples})
+        folder.write_json("mc_dropout.json", {"num_samples": self.num_samples})
 
     def _sampled_logits(
         self, inputs: Any, seeds: Int[Tensor, " sample"], generator: torch.Generator | None
@@ -128,9 +127,9 @@ def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
     return MCDropout(model, num_samples)
 
 
-def load(folder: Path, model: nn.Module) -> MCDropout:
+def load(folder: CheckedFolder, model: nn.Module) -> MCDropout:
     """Reads what `save` wrote, for the model that it was fitted to."""
-    about = read_json(folder / "mc_dropout.json", "num_samples", alone=True)
+    about = folder.read_json("mc_dropout.json")
     return fit(model, num_samples=about["num_samples"])
 
 

@@ -4,10 +4,8 @@ Results of, say, temperature scaling are called `temperature` on a softmax run a
 `kep+temperature` on a KEP run.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +13,7 @@ from rich.console import Console
 
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.msp import MSP
@@ -78,7 +76,7 @@ class PostHoc(Method):
         """A predictor with `save`; the test set is not looked at."""
         raise NotImplementedError
 
-    def load(self, folder: Path, trained: Trained) -> Any:
+    def load(self, folder: CheckedFolder, trained: Trained) -> Any:
         """What `save` wrote of it, for the same models."""
         raise NotImplementedError
 
@@ -102,22 +100,20 @@ class PostHoc(Method):
         trained = Trained(runs, benchmark, checkpoint, direct, device, console)
         folder = run.method_folder(f"{checkpoint}/{type(self).name}")
         stamp = _stamp(runs, checkpoint)
-        if (folder / "fitted.json").exists() and read_json(folder / "fitted.json") == stamp:
+        if folder.has("fitted.json") and folder.read_json("fitted.json") == stamp:
             return self.load(folder, trained)
         # what another ensemble or other weights said is no longer the method's
         run.forget_method(checkpoint, self.name)
         fitted = self.fit(trained)
         fitted.save(folder)
         # last, as it says that the rest is there
-        write_json(folder / "fitted.json", stamp)
+        folder.write_json("fitted.json", stamp)
         return fitted
 
 
 def _stamp(runs: Sequence[RunFolder], checkpoint: Checkpoint) -> dict[str, Any]:
     """What a fitted method depends on: the weights of its runs, and how they are asked."""
     return {
-        "weights": [
-            hashlib.sha256(run.weights_file(checkpoint).read_bytes()).hexdigest() for run in runs
-        ],
+        "weights": [run.files.checksum(run.weights_name(checkpoint)) for run in runs],
         "prediction": runs[0].config().prediction.model_dump(),
     }

@@ -27,13 +27,7 @@ from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.build import InputShape
 from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.weights import (
-    CHECKPOINTS,
-    Checkpoint,
-    read_weights,
-    weights_about,
-    write_weights,
-)
+from kepsvgp.runs.weights import CHECKPOINTS, Checkpoint, weights_about
 from kepsvgp.training.loop import is_main_process, train
 
 
@@ -87,8 +81,9 @@ class SNGP(Method):
             for checkpoint in CHECKPOINTS:
                 _finish(run, benchmark, checkpoint, options.get("console"))
             # what was selected is one of them
-            chosen = run.weights_file(config.train.select)
-            write_weights(run.weights_file(), read_weights(chosen), weights_about(chosen))
+            chosen = config.train.select
+            about = weights_about(run.weights_file(chosen))
+            run.write_weights(None, run.weights(chosen), about)
             run.finish()
         return run
 
@@ -116,5 +111,5 @@ def _finish(
     name = f"posterior of checkpoint {checkpoint}"
     shown = loader if console is None else track(loader, name, total=len(loader), console=console)
     fit_posterior(model, shown)
-    path = run.weights_file(checkpoint)
-    write_weights(path, model.state_dict(), weights_about(path))
+    about = weights_about(run.weights_file(checkpoint))
+    run.write_weights(checkpoint, model.state_dict(), about)

@@ -13,7 +13,6 @@ References:
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json, write_json
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction, Predictor, entropy, predict_batches
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 
@@ -36,7 +35,7 @@ class Temperature(PostHoc):
         """Fits the temperature to the validation set."""
         return fit(trained.direct[0], trained.val(), seed=trained.seed, device=trained.device)
 
-    def load(self, folder: Path, trained: Trained) -> "TemperatureScaling":
+    def load(self, folder: CheckedFolder, trained: Trained) -> "TemperatureScaling":
         """The temperature that was fitted."""
         return load(folder, trained.direct[0])
 
@@ -52,9 +51,9 @@ class TemperatureScaling:
         """The base's prediction, scaled."""
         return scale(self.base.predict(inputs, generator=generator), self.temperature)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: CheckedFolder) -> None:
         """Writes the temperature; the base is saved where it was made."""
-        write_json(folder / "temperature.json", {"temperature": self.temperature})
+        folder.write_json("temperature.json", {"temperature": self.temperature})
 
 
 def fit(
@@ -66,9 +65,9 @@ def fit(
     return TemperatureScaling(base, best_temperature(prediction.probs, prediction.targets))
 
 
-def load(folder: Path, base: Predictor) -> TemperatureScaling:
+def load(folder: CheckedFolder, base: Predictor) -> TemperatureScaling:
     """Reads what `save` wrote, for the method that it was fitted to."""
-    about = read_json(folder / "temperature.json", "temperature", alone=True)
+    about = folder.read_json("temperature.json")
     return TemperatureScaling(base, about["temperature"])
 
 

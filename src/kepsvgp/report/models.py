@@ -12,7 +12,6 @@ from kepsvgp.config.comparison import flatten
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.errors import UserError
-from kepsvgp.files import read_json
 from kepsvgp.report.answers import Answers, answers_of
 from kepsvgp.report.labels import labels_of, name_of, settings_of
 from kepsvgp.runs.folder import RunFolder
@@ -75,8 +74,8 @@ class Model:
         member = self.members[0]
         posthoc = member.method.split("+")[-1]
         folder = member.run.method_folder(f"{member.checkpoint}/{posthoc}")
-        if (folder / "ensemble.json").exists():
-            return len(read_json(folder / "ensemble.json", "members")["members"])
+        if folder.has("ensemble.json"):
+            return len(folder.read_json("ensemble.json")["members"])
         return None if posthoc == "ensemble" else 1
 
     @property
@@ -165,7 +164,7 @@ def without_copies(
     """
     same: dict[str, list[RunFolder]] = {}
     for run in runs:
-        same.setdefault(run.identity() or str(run.path), []).append(run)
+        same.setdefault(run.identity(), []).append(run)
     kept, notes = [], {}
     for group in same.values():
         best = max(group, key=lambda run: (len(run.history()), len(flatten(run.metrics()))))

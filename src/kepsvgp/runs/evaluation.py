@@ -93,7 +93,7 @@ def evaluate(
         splits: `val`, `test`, `shift`, `ood`, `all`, or single sets such as `shift/fog/5`.
         console: Where progress is shown; None for nowhere.
     """
-    config, identity = run.config(), run.identity()
+    config = run.config()
     names = split_names(benchmark, splits)
     familiar_file = run.predictions_file(checkpoint, method, "test")
     has_foreign = any(name.startswith("ood/") for name in names)
@@ -107,7 +107,7 @@ def evaluate(
         prediction, seconds = _predict(
             predictor, examples_of(benchmark, name), config, name, console
         )
-        prediction.save(run.predictions_file(checkpoint, method, name), run=identity)
+        run.write_prediction(checkpoint, method, name, prediction)
         assert prediction.targets is not None
         if name.startswith("ood/"):
             familiar = run.prediction(checkpoint, method, "test")

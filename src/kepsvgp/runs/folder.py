@@ -9,11 +9,12 @@
     predictions/           <checkpoint>/<method>/<split>.safetensors
     methods/               fitted post-hoc methods
     state/                 what `--resume` needs
+    manifest.json          checksums of all of these
 
-Every file is replaced as a whole, so that a run killed at any moment leaves none half-written.
+Every file is replaced as a whole, so that a run killed at any moment leaves none half-written,
+and one that was changed, damaged or taken from another run is refused.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,33 +22,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from kepsvgp.config.comparison import differences, with_absolute_paths
-from kepsvgp.config.file import CONFIG_SUM, check_config, dump_config, load_config
+from kepsvgp.config.file import dump_config, load_config
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
-from kepsvgp.files import (
-    RUN,
-    check_name,
-    checksum,
-    damaged,
-    read_json,
-    read_json_lines,
-    read_tree,
-    remove_leftovers,
-    write_atomic,
-    write_json,
-    write_json_lines,
-)
+from kepsvgp.files import MANIFEST, PART, CheckedFolder, check_name, locked, remove_leftovers
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.models import Classifier
 from kepsvgp.runs.inspection import Inspection
 from kepsvgp.runs.record import library_versions, shape_from_record
-from kepsvgp.runs.weights import Checkpoint, load_weights
+from kepsvgp.runs.weights import Checkpoint, write_weights
+
+CONFIG, RECORD, HISTORY = "config.toml", "run.json", "history.jsonl"
+METRICS, INSPECTION = "metrics.json", "inspect.json"
 
 
 @dataclass(frozen=True)
@@ -59,46 +52,51 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """The complete configuration."""
-        return self.path / "config.toml"
+        return self.path / CONFIG
 
     @property
     def record_file(self) -> Path:
         """What the data were, so that the model can be built without them."""
-        return self.path / "run.json"
+        return self.path / RECORD
 
     @property
     def history_file(self) -> Path:
         """One JSON object for each epoch."""
-        return self.path / "history.jsonl"
+        return self.path / HISTORY
 
     @property
     def metrics_file(self) -> Path:
         """What was measured."""
-        return self.path / "metrics.json"
+        return self.path / METRICS
 
     @property
     def inspection_file(self) -> Path:
         """What `kepsvgp inspect` saw in its attention layers."""
-        return self.path / "inspect.json"
+        return self.path / INSPECTION
 
     @property
-    def state_file(self) -> Path:
-        """What `--resume` needs."""
-        return self.path / "state" / "state.safetensors"
+    def files(self) -> CheckedFolder:
+        """Its files, by their names in the folder, checked."""
+        return CheckedFolder(self.path)
 
     def weights_file(self, checkpoint: Checkpoint | None = None) -> Path:
         """The weights of a checkpoint; None for the one that `train.select` chose."""
+        return self.path / self.weights_name(checkpoint)
+
+    @staticmethod
+    def weights_name(checkpoint: Checkpoint | None = None) -> str:
+        """The same within the folder."""
         if checkpoint is None:
-            return self.path / "model.safetensors"
-        return self.path / "checkpoints" / f"{checkpoint}.safetensors"
+            return "model.safetensors"
+        return f"checkpoints/{checkpoint}.safetensors"
 
     def predictions_file(self, checkpoint: str, method: str, split: str) -> Path:
         """The predictions of a method for a split such as `test` or `shift/fog/5`."""
-        return self.path / "predictions" / checkpoint / method / f"{split}.safetensors"
+        return self.path / _prediction(checkpoint, method, split)
 
-    def method_folder(self, name: str) -> Path:
+    def method_folder(self, name: str) -> CheckedFolder:
         """Where a fitted post-hoc method is kept."""
-        return self.path / "methods" / name
+        return CheckedFolder(self.path, f"methods/{name}")
 
     def config(self) -> RunConfig:
         """The configuration of the run."""
@@ -107,16 +105,15 @@ class RunFolder:
                 f"{self.path} must be a run folder, which has a config.toml; it has none. "
                 "Give a folder that `kepsvgp train` made."
             )
-        check_config(self.config_file, self.record())
-        return load_config(self.config_file)
+        return load_config(self.files.check(CONFIG))
 
     def record(self) -> dict[str, Any]:
         """Classes, input shape, splits and notes."""
-        return read_json(self.record_file, "task", "classes", "epochs", "finished")
+        return self.files.read_json(RECORD)
 
     def identity(self) -> str:
-        """What its files name as their run; empty where it has no name."""
-        return self.record().get(RUN, "")
+        """What two copies of a run have in common, and no other run: that of its configuration."""
+        return self.files.checksum(CONFIG) or ""
 
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
@@ -126,13 +123,13 @@ class RunFolder:
         """One entry for each finished epoch."""
         if not self.history_file.exists():
             return []
-        return read_json_lines(self.history_file, run=self.identity())
+        return self.files.read_json_lines(HISTORY)
 
     def metrics(self) -> dict[str, Any]:
         """{checkpoint: {method: {split: {metric: value}}}}; empty before any evaluation."""
         if not self.metrics_file.exists():
             return {}
-        return read_tree(self.metrics_file, 3, run=self.identity())
+        return self.files.read_json(METRICS)
 
     def splits(self, checkpoint: str, method: str) -> list[str]:
         """The splits that a method has predicted, such as `test` and `ood/svhn`."""
@@ -142,21 +139,13 @@ class RunFolder:
 
     def prediction(self, checkpoint: str, method: str, split: str) -> Prediction:
         """What a method predicted for a split."""
-        path = self.predictions_file(checkpoint, method, split)
-        return Prediction.load(path, run=self.identity())
+        return Prediction.load(self.files.check(_prediction(checkpoint, method, split)))
 
     def inspection(self, checkpoint: str | None = None) -> Inspection | None:
         """What `kepsvgp inspect` saw; None if nothing, or not of this checkpoint."""
         if not self.inspection_file.exists():
             return None
-        content = read_json(self.inspection_file, run=self.identity())
-        try:
-            found = Inspection.model_validate(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            reason = f"at {where}: {first['msg']}"
-            raise damaged(self.inspection_file, "an inspection", reason) from None
+        found = Inspection.model_validate(self.files.read_json(INSPECTION))
         return found if checkpoint in (None, found.checkpoint) else None
 
     def is_finished(self) -> bool:
@@ -176,7 +165,7 @@ class RunFolder:
         """Remembers that the training has come to its end."""
         record = self.record()
         if not record["finished"]:
-            write_json(self.record_file, record | {"finished": True})
+            self.files.write_json(RECORD, record | {"finished": True})
 
     def benchmark(self, root: Path | None = None) -> Benchmark:
         """The data of the run, which must be split as they were when it was trained."""
@@ -197,8 +186,18 @@ class RunFolder:
             model: Classifier = find_method(config.method).network(
                 config.model, shape_from_record(record["input"]), len(record["classes"])
             )
-        load_weights(model, self.weights_file(checkpoint), run=self.identity())
+        model.load_state_dict(self.weights(checkpoint))
         return model.eval()
+
+    def weights(self, checkpoint: Checkpoint | None = None) -> dict[str, Tensor]:
+        """The tensors of a checkpoint; None for the one that `train.select` chose."""
+        path = self.weights_file(checkpoint)
+        if not path.exists():
+            raise UserError(
+                f"{path} must hold trained weights; there is no such file. Train to the end of an "
+                "epoch, with `kepsvgp train … --resume` or into a new folder."
+            )
+        return load_file(self.files.check(self.weights_name(checkpoint)))
 
     @contextmanager
     def opened(
@@ -210,14 +209,12 @@ class RunFolder:
         with self.lock():
             # another process may have made it a run between the two lines above
             self.check_place(config, record, resume=resume)
-            remove_leftovers(self.path, pattern="**/.*.part")
+            remove_leftovers(self.path, pattern=f"**/.*{PART}")
             if not self.config_file.exists():
-                text = dump_config(config.model_copy(update={"versions": library_versions()}))
-                total = checksum(text.encode())
-                about = {CONFIG_SUM: total, RUN: total}
-                write_json(self.record_file, {**record, **about})
+                self.files.write_json(RECORD, record)
+                config = config.model_copy(update={"versions": library_versions()})
                 # last, as it is what makes the folder a run
-                write_atomic(self.config_file, text)
+                self.files.write_text(CONFIG, dump_config(config))
             yield
 
     def check_place(self, config: RunConfig, record: Mapping[str, Any], *, resume: bool) -> None:
@@ -226,9 +223,9 @@ class RunFolder:
         if not self.path.exists():
             return
         if not self.config_file.exists():
-            # a run that was killed at once has hidden files and a record at most
+            # a run that was killed at once has hidden files, a manifest and a record at most
             strange = [f.name for f in self.path.iterdir() if not f.name.startswith(".")]
-            if set(strange) - {self.record_file.name}:
+            if set(strange) - {MANIFEST, RECORD}:
                 raise UserError(
                     f"{self.path} must be a new folder; it has {', '.join(sorted(strange))}. "
                     "Give another --out."
@@ -254,48 +251,55 @@ class RunFolder:
 
     def write_history(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the history."""
-        write_json_lines(self.history_file, entries, run=self.identity())
+        self.files.write_json_lines(HISTORY, entries)
+
+    def write_weights(
+        self, checkpoint: Checkpoint | None, tensors: Mapping[str, Tensor], about: Mapping[str, str]
+    ) -> None:
+        """Replaces the weights of a checkpoint, with some words about them."""
+        write_weights(self.files, self.weights_name(checkpoint), tensors, about)
+
+    def write_prediction(
+        self, checkpoint: str, method: str, split: str, prediction: Prediction
+    ) -> None:
+        """Replaces what a method predicted for a split."""
+        with self.files.replacing(_prediction(checkpoint, method, split)) as temporary:
+            prediction.save(temporary)
 
     def add_metrics(
         self, checkpoint: str, method: str, splits: Mapping[str, Mapping[str, float]]
     ) -> None:
         """Adds what was measured to `metrics.json`, and replaces what was measured before."""
         # processes may measure different methods of one run: none loses what another adds
-        with _flock(self.path / ".metrics.lock", wait=True):
+        with locked(self.path / ".metrics.lock"):
             metrics = self.metrics()
             metrics.setdefault(checkpoint, {}).setdefault(method, {}).update(splits)
-            write_json(self.metrics_file, metrics, run=self.identity())
+            self.files.write_json(METRICS, metrics)
 
     def write_inspection(self, inspection: Inspection) -> None:
         """Replaces what was seen in the attention layers."""
-        write_json(self.inspection_file, inspection.model_dump(), run=self.identity())
+        self.files.write_json(INSPECTION, inspection.model_dump())
 
     def forget_results(self) -> None:
         """Removes what was measured on weights that are about to change."""
-        for file in (self.metrics_file, self.inspection_file):
-            file.unlink(missing_ok=True)
-        for name in ("predictions", "methods"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in (METRICS, INSPECTION, "predictions", "methods"):
+            self.files.forget(name)
 
     def forget_method(self, checkpoint: str, method: str) -> None:
         """Removes what was predicted and measured with a method that is about to change."""
-        shutil.rmtree(self.predictions_file(checkpoint, method, "").parent, ignore_errors=True)
-        with _flock(self.path / ".metrics.lock", wait=True):
+        self.files.forget(f"predictions/{checkpoint}/{method}")
+        with locked(self.path / ".metrics.lock"):
             metrics = self.metrics()
             if metrics.get(checkpoint, {}).pop(method, None) is not None:
-                write_json(self.metrics_file, metrics, run=self.identity())
+                self.files.write_json(METRICS, metrics)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the run while it is written to; a second process is told and touches nothing.
-
-        The lock is the system's, so that it goes with the process that held it, even a killed
-        one. It is not held where the system has no `flock`.
-        """
+        """Holds the run while it is written to; a second process is told and touches nothing."""
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
-                stack.enter_context(_flock(self.path / ".lock", wait=False))
+                stack.enter_context(locked(self.path / ".lock", wait=False))
             except BlockingIOError:
                 raise UserError(
                     f"{self.path} must not be in use; another process is writing to it. "
@@ -304,16 +308,8 @@ class RunFolder:
             yield
 
 
-@contextmanager
-def _flock(path: Path, *, wait: bool) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+def _prediction(checkpoint: str, method: str, split: str) -> str:
+    return f"predictions/{checkpoint}/{method}/{split}.safetensors"
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFolder]:

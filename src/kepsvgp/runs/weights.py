@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import RUN, check_run, check_tensors, replacing, seal_tensors, tensor_metadata
+from kepsvgp.files import CheckedFolder
 
 Checkpoint = Literal["last", "score", "nll"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("last", "score", "nll")
-
-_TRAIN_AGAIN = "Train to the end of an epoch, with `kepsvgp train … --resume` or into a new folder."
 
 
 def as_checkpoint(name: str) -> Checkpoint:
@@ -24,32 +23,16 @@ def as_checkpoint(name: str) -> Checkpoint:
     raise UserError(f"a checkpoint must be one of {', '.join(CHECKPOINTS)}; got {name!r}.")
 
 
-def write_weights(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Weights as a safetensors file, as a whole or not at all, with some words about them."""
+def write_weights(
+    folder: CheckedFolder, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, str]
+) -> None:
+    """Replaces a safetensors file of a folder, with some words about the tensors."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as temporary:
-        save_file(contiguous, temporary, metadata=tensor_metadata(about))
-        seal_tensors(temporary)
-
-
-def read_weights(path: Path, *, run: str = "") -> dict[str, Tensor]:
-    """The tensors of a safetensors file; what is wrong with it is a `UserError`."""
-    check_run(path, weights_about(path).get(RUN), run, _TRAIN_AGAIN)
-    return load_file(path)
-
-
-def load_weights(model: nn.Module, path: Path, *, run: str = "") -> None:
-    """Gives a model the weights of a file; those of another model or run are refused."""
-    try:
-        model.load_state_dict(read_weights(path, run=run))
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[2].strip().partition("\n")[0]
-        raise UserError(
-            f"{path} must hold weights of the model that config.toml describes; they are of "
-            f"another ({reason}). {_TRAIN_AGAIN}"
-        ) from None
+    with folder.replacing(name) as temporary:
+        save_file(contiguous, temporary, metadata=dict(about))
 
 
 def weights_about(path: Path) -> dict[str, str]:
-    """The words about the weights in a safetensors file."""
-    return check_tensors(path, "trained weights", _TRAIN_AGAIN)
+    """The words about the tensors of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}

@@ -88,10 +88,14 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
         return _predict_examples(model, examples(items), settings, seed)
 
     def calibrate() -> Prediction:
-        known = run.predictions_file(config.train.select, find_method(config.method).name, "val")
+        known = config.train.select, find_method(config.method).name, "val"
         # a threshold is one for so many samples, drawn like this
-        if settings == config.prediction and seed == config.seed and known.is_file():
-            return Prediction.load(known, run=run.identity())
+        if (
+            settings == config.prediction
+            and seed == config.seed
+            and (run.predictions_file(*known).is_file())
+        ):
+            return run.prediction(*known)
         return _predict_examples(model, run.benchmark().val, settings, seed)
 
     return Server(run.path, record["task"], run.classes(), load, answer, calibrate)

@@ -32,7 +32,6 @@ from kepsvgp.config.sections import RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
 from kepsvgp.data.progress import TrainingDisplay
 from kepsvgp.errors import UserError
-from kepsvgp.files import RUN
 from kepsvgp.inference.prediction import call, predict_batches
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models.blocks import Classifier
@@ -40,9 +39,9 @@ from kepsvgp.ops.denormals import flushed_denormals
 from kepsvgp.runs.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import input_shape, make_record
-from kepsvgp.runs.weights import Checkpoint, write_weights
+from kepsvgp.runs.weights import Checkpoint
 from kepsvgp.training.objective import LossTerms, loss
-from kepsvgp.training.state import Position, load_position, load_tensors, save_state
+from kepsvgp.training.state import STATE, Position, load_position, load_tensors, save_state
 from kepsvgp.training.tensorboard import Board, check_board, open_board
 
 
@@ -136,7 +135,7 @@ def train(
             record = make_record(benchmark, parameters=size, epochs=config.train.epochs)
             stack.enter_context(run.opened(whole, record, resume=resume))
         accelerator.wait_for_everyone()
-        position = load_position(run.state_file, run=run.identity()) or Position()
+        position = load_position(run) or Position()
         if position.history and accelerator.is_main_process:
             # the state is written first, so after a crash the history may lag behind it
             run.write_history(position.history)
@@ -144,8 +143,8 @@ def train(
             return _ended(run, accelerator, finish=finish)
         if accelerator.is_main_process:
             run.forget_results()
-        if run.state_file.exists():
-            load_tensors(run.state_file, plain, adam)
+        if (run.path / STATE).exists():
+            load_tensors(run, plain, adam)
             if accelerator.scaler is not None and position.scaler is not None:
                 accelerator.scaler.load_state_dict(position.scaler)
 
@@ -293,11 +292,11 @@ def _finish_epoch(session: _Session, position: Position) -> None:
     position.done = position.epoch == config.train.epochs
     if session.is_main:
         weights = session.plain.state_dict()
-        about = {"epoch": str(position.epoch), RUN: run.identity()}
+        about = {"epoch": str(position.epoch)}
         for name in better:
-            write_weights(run.weights_file(name), weights, about)
+            run.write_weights(name, weights, about)
         if config.train.select in better:
-            write_weights(run.weights_file(), weights, about)
+            run.write_weights(None, weights, about)
     _save(session, position)
     if session.is_main:
         run.write_history(position.history)
@@ -402,8 +401,7 @@ def _save(session: _Session, position: Position) -> None:
         saved = Position(**{**vars(position), "sums": sums})
         saved.scaler = None if scaler is None else scaler.state_dict()
         adam = session.optimizer.optimizer
-        identity = session.run.identity()
-        save_state(session.run.state_file, saved, session.plain, adam, run=identity)
+        save_state(session.run, saved, session.plain, adam)
 
 
 def _mean_over_processes(sums: dict[str, float], accelerator: Accelerator) -> dict[str, float]:

@@ -8,7 +8,6 @@ seed and the step (see `kepsvgp.training.loop`).
 
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +15,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kepsvgp.errors import UserError
-from kepsvgp.files import RUN, check_run, check_tensors
-from kepsvgp.runs.weights import Checkpoint, write_weights
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import Checkpoint, weights_about, write_weights
 
+STATE = "state/state.safetensors"
 _MODEL, _OPTIMIZER = "model", "optimizer"
-_START_AGAIN = "Train again into another folder."
 
 
 @dataclass
@@ -51,9 +49,7 @@ class Position:
     done: bool = False
 
 
-def save_state(
-    path: Path, position: Position, model: nn.Module, optimizer: Optimizer, *, run: str
-) -> None:
+def save_state(run: RunFolder, position: Position, model: nn.Module, optimizer: Optimizer) -> None:
     """Writes where the run stands; a finished run keeps its position alone."""
     tensors = {}
     if not position.done:
@@ -61,28 +57,21 @@ def save_state(
         for name, parameter in model.named_parameters():
             for moment, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{_OPTIMIZER}.{moment}.{name}"] = torch.as_tensor(value)
-    write_weights(path, tensors, {"position": json.dumps(asdict(position)), RUN: run})
+    write_weights(run.files, STATE, tensors, {"position": json.dumps(asdict(position))})
 
 
-def load_position(path: Path, *, run: str = "") -> Position | None:
-    """Where a run stands; None if it has saved nothing yet. The state of another is refused."""
-    if not path.exists():
+def load_position(run: RunFolder) -> Position | None:
+    """Where a run stands; None if it has saved nothing yet."""
+    if not (run.path / STATE).exists():
         return None
-    metadata = check_tensors(path, "the state of a run", _START_AGAIN)
-    check_run(path, metadata.get(RUN), run, _START_AGAIN)
-    try:
-        return Position(**json.loads(metadata["position"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path} must be the state of a run; it is something else ({error}). {_START_AGAIN}"
-        ) from None
+    return Position(**json.loads(weights_about(run.files.check(STATE))["position"]))
 
 
-def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
+def load_tensors(run: RunFolder, model: nn.Module, optimizer: Optimizer) -> None:
     """Gives weights and moments back to a model and its optimizer."""
     weights: dict[str, Tensor] = {}
     moments: dict[str, dict[str, Tensor]] = {}
-    with safe_open(path, framework="pt") as file:
+    with safe_open(run.files.check(STATE), framework="pt") as file:
         for key in file.keys():  # noqa: SIM118 (a safetensors file is no mapping)
             part, _, name = key.partition(".")
             if part == _MODEL:
@@ -90,12 +79,7 @@ def load_tensors(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
             else:
                 moment, _, name = name.partition(".")
                 moments.setdefault(name, {})[moment] = file.get_tensor(key)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise UserError(
-            f"{path} must be the state of this run; it is that of another model. {_START_AGAIN}"
-        ) from None
+    model.load_state_dict(weights)
     names = {parameter: name for name, parameter in model.named_parameters()}
     ordered = (names[p] for group in optimizer.param_groups for p in group["params"])
     state = {number: moments[name] for number, name in enumerate(ordered) if name in moments}

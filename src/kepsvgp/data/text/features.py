@@ -117,7 +117,7 @@ def contextual_features(
     """The features of all tokens, mapped from `path`; computed first if it is not there."""
     flat = sequences.flat
     store.once(path, lambda temporary: _compute(encoder, sequences, temporary))
-    features = torch.from_numpy(store.load_array(path))
+    features = torch.from_numpy(store.mapped(path))
     if features.dtype != torch.float16 or features.ndim != 3 or len(features) != len(flat):
         came = f"it is {features.dtype} {tuple(features.shape)}"
         raise store.refuse(path, f"a float16 array for {len(flat)} tokens", came)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from kepsvgp.data import store
 from kepsvgp.data.examples import Ragged
 from kepsvgp.errors import UserError
-from kepsvgp.files import check_tensors, expanded, seal_tensors, tensor_metadata
+from kepsvgp.files import CheckedFolder, expanded
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -150,12 +150,10 @@ def cached_tokens(path: Path, make: Callable[[], Ragged]) -> Ragged:
     def write(temporary: Path) -> None:
         made = make()
         tensors = {"flat": made.flat, "offsets": made.offsets}
-        save_file(tensors, temporary, metadata=tensor_metadata())
-        seal_tensors(temporary)
+        save_file(tensors, temporary)
 
     store.once(path, write)
-    check_tensors(path, "tokens", "Delete it, and it is made again.")
-    content = load_file(path)
+    content = load_file(CheckedFolder(path.parent).check(path.name))
     return Ragged(content["flat"], content["offsets"])
 
 
