@@ -7,8 +7,8 @@ checksums of its files in `manifest.json`, and a JSON file that stands alone car
 from kepsvgp.files.atomic import A_DAY as A_DAY
 from kepsvgp.files.atomic import PART as PART
 from kepsvgp.files.atomic import locked as locked
+from kepsvgp.files.atomic import remove_leftovers as remove_leftovers
 from kepsvgp.files.atomic import replacing as replacing
-from kepsvgp.files.atomic import sweep as remove_leftovers
 from kepsvgp.files.atomic import write_atomic as write_atomic
 from kepsvgp.files.checked import MANIFEST as MANIFEST
 from kepsvgp.files.checked import CheckedFolder as CheckedFolder
