@@ -4,7 +4,6 @@ import pytest
 from cli.test_train import SMALL, call
 from datafiles import write_images, write_vocabulary
 
-from kepsvgp.runs import folder as runs
 from kepsvgp.runs.folder import RunFolder
 
 
@@ -32,13 +31,8 @@ def test_a_run_finds_its_own_data_from_another_folder(project, monkeypatch, caps
     assert f"there is nothing at {project}/elsewhere/pictures" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_run_with_a_relative_path_is_resumed(project, monkeypatch, is_old) -> None:
-    with monkeypatch.context() as patch:
-        if is_old:
-            patch.setattr(runs, "with_absolute_paths", lambda config: config)
-        assert call(patch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
-    assert RunFolder(project / "runs" / "one").config().data.path.is_absolute() != is_old
+def test_a_run_with_a_relative_path_is_resumed(project, monkeypatch) -> None:
+    assert call(monkeypatch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
 
     arguments = ("own.toml", "train.epochs=1", "--out", "runs/one", "--resume")
     assert call(monkeypatch, "train", *arguments) == 0

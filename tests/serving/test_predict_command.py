@@ -383,9 +383,9 @@ def test_prediction_survives_names_that_are_no_text(image_run, tmp_path, monkeyp
 def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run) -> None:
     run = RunFolder(image_run)
     config = run.config()
-    known = run.predictions_file(config.train.select, config.method, "val")
+    place = config.train.select, config.method, "val"
     marked = Prediction(torch.eye(3), torch.zeros(3), targets=torch.arange(3))
-    marked.save(known)
+    run.write_prediction(*place, marked)
 
     same, other = open_folder(image_run), open_folder(image_run, num_samples=3)
 
@@ -393,7 +393,7 @@ def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run
     assert other.calibrate is not None
     assert len(same.calibrate()) == 3
     assert len(other.calibrate()) == 40
-    known.unlink()
+    run.predictions_file(*place).unlink()
 
 
 def test_two_columns_of_one_name_are_refused(text_model, tmp_path, monkeypatch, capsys) -> None:

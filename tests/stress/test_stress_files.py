@@ -13,13 +13,13 @@ import pytest
 import torch
 from breaking import CONFIG, assert_explained, many, run_command
 from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
-from kepsvgp.methods.registry import get_method
 from PIL import Image
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from kepsvgp import convert
 from kepsvgp.config.file import load_config, parse_config
+from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import load_pretrained, save_pretrained
 from kepsvgp.data import load_benchmark, pictures, store
@@ -29,7 +29,8 @@ from kepsvgp.data.text import tokens
 from kepsvgp.errors import UserError
 from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.inference.abstention import Abstainer
-from kepsvgp.methods import kfllla, mc_dropout, msp, temperature
+from kepsvgp.methods import kfllla, mc_dropout, temperature
+from kepsvgp.methods.base import Direct
 from kepsvgp.paper import records, timing
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.runs.evaluation import evaluate
@@ -105,7 +106,7 @@ def made(tmp_path_factory) -> Path:
     run = train(config, benchmark, root / "run")
     evaluate(run, benchmark, run.model("last"), method="kep", checkpoint="last", splits=("test",))
     for name in ("temperature", "mc_dropout", "kfllla"):
-        get_method(name, run, benchmark, "last")
+        find_method(name, on="kep").predictor(run, benchmark, "last")
     inspect_run(run, benchmark, checkpoint="last", split="test", examples=4)
     vocabulary = write_vocabulary(root / "vocab.txt", "the cat sat")
     torch.manual_seed(0)
@@ -133,7 +134,7 @@ def _method(run: RunFolder, name: str) -> Any:
     folder, model = run.method_folder(f"last/{name}"), run.model("last")
     match name:
         case "temperature":
-            return temperature.load(folder, msp.fit(model)).temperature
+            return temperature.load(folder, Direct(model)).temperature
         case "mc_dropout":
             return mc_dropout.load(folder, model).num_samples
         case "kfllla":

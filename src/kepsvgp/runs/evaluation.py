@@ -55,6 +55,7 @@ def measure(
 
     # an ensemble may be of other members than before
     if again or members or missing():
+        run.check_outside()
         device = find_device(config.train.device, is_binding=False)
         predictor = method.predictor(
             run, benchmark, weights, members=members, device=device, console=console

@@ -32,11 +32,19 @@ from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
-from kepsvgp.files import MANIFEST, PART, CheckedFolder, check_name, locked, remove_leftovers
+from kepsvgp.files import (
+    MANIFEST,
+    PART,
+    CheckedFolder,
+    check_name,
+    file_checksum,
+    locked,
+    remove_leftovers,
+)
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.models import Classifier
 from kepsvgp.runs.inspection import Inspection
-from kepsvgp.runs.record import library_versions, shape_from_record
+from kepsvgp.runs.record import library_versions, outside_files, shape_from_record
 from kepsvgp.runs.weights import Checkpoint, write_weights
 
 CONFIG, RECORD, HISTORY = "config.toml", "run.json", "history.jsonl"
@@ -170,6 +178,7 @@ class RunFolder:
     def benchmark(self, root: Path | None = None) -> Benchmark:
         """The data of the run, which must be split as they were when it was trained."""
         data = self.config().data
+        self.check_outside()
         benchmark = load_benchmark(data.model_copy(update={"root": root}) if root else data)
         then, now = self.record()["splits"], benchmark.split_record()
         if not is_same_split(then, now):
@@ -178,6 +187,16 @@ class RunFolder:
                 "their checksums differ. Point data.root, or data.path, at the data of then."
             )
         return benchmark
+
+    def check_outside(self) -> None:
+        """Refuses a vocabulary or an encoder that is not the one that the run was trained with."""
+        then, now = self.record()["outside"], outside_files(self.config().data)
+        for name in then.keys() | now.keys():
+            if name not in now or file_checksum(now[name]) != then.get(name):
+                raise UserError(
+                    f"{now.get(name, name)} must be as it was when {self.path} was trained; its "
+                    "content is another. Put the file of then back, or train again."
+                )
 
     def model(self, checkpoint: Checkpoint | None = None) -> Classifier:
         """The trained model in evaluation mode, from the folder alone."""
@@ -211,7 +230,8 @@ class RunFolder:
             self.check_place(config, record, resume=resume)
             remove_leftovers(self.path, pattern=f"**/.*{PART}")
             if not self.config_file.exists():
-                self.files.write_json(RECORD, record)
+                outside = {n: file_checksum(f) for n, f in outside_files(config.data).items()}
+                self.files.write_json(RECORD, {**record, "outside": outside})
                 config = config.model_copy(update={"versions": library_versions()})
                 # last, as it is what makes the folder a run
                 self.files.write_text(CONFIG, dump_config(config))
@@ -236,14 +256,13 @@ class RunFolder:
                 f"{self.path} must be a new folder; it has a run already. "
                 "Continue it with --resume, or give another --out."
             )
-        # that of an older run may have relative paths
-        own, config = with_absolute_paths(self.config()), with_absolute_paths(config)
-        changed = differences(own, config)
+        changed = differences(self.config(), with_absolute_paths(config))
         if changed:
             raise UserError(
                 f"a resumed run must keep its configuration; {', '.join(changed)} differ from "
                 f"{self.config_file}. Give another --out for another run."
             )
+        self.check_outside()
         if not is_same_split(self.record()["splits"], record["splits"]):
             raise UserError(
                 f"a resumed run must keep its data; their splits are not those of {self.path}."

@@ -3,9 +3,12 @@
 import importlib.metadata
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from kepsvgp.config.sections import TEXTS, DataConfig
 from kepsvgp.data import Benchmark
+from kepsvgp.data.text.prepare import tool_files
 from kepsvgp.models import ImageShape, InputShape, TextShape
 
 
@@ -33,6 +36,11 @@ def make_record(benchmark: Benchmark, *, parameters: int = 0, epochs: int = 0) -
 def shape_from_record(values: Mapping[str, int]) -> InputShape:
     """The shape that a record describes."""
     return ImageShape(**values) if "channels" in values else TextShape(**values)
+
+
+def outside_files(data: DataConfig) -> dict[str, Path]:
+    """The files outside a run and its data that decide what it answers, by name."""
+    return {file.name: file for file in tool_files(data)} if data.name in TEXTS else {}
 
 
 def library_versions() -> dict[str, str]:

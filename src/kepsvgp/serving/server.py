@@ -106,6 +106,7 @@ def _run_inputs(
 ) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], Examples]]:
     record = run.record()
     if record["task"] == "text":
+        run.check_outside()
         data = run.config().data
         return partial(shortened, max_length=data.max_length), reader(data)
     channels, side = record["input"]["channels"], record["input"]["height"]

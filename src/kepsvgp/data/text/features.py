@@ -47,6 +47,13 @@ class Encoder(NamedTuple):
 
 def find_encoder(name: str) -> Encoder:
     """The encoder `minilm`, one in a folder, or one that Hugging Face knows by this name."""
+    config, *weights = encoder_files(name)
+    folder = config.parent
+    return Encoder(folder, tokens.load_tokenizer(folder), _identity(folder, weights))
+
+
+def encoder_files(name: str) -> list[Path]:
+    """The configuration and the weights of an encoder."""
     folder = tokens.minilm_folder() if name == MINILM else expanded(name)
     if not folder.is_dir():
         folder = _download(name)
@@ -55,7 +62,7 @@ def find_encoder(name: str) -> Encoder:
         raise UserError(
             f"data.encoder must have a config.json and weights in safetensors; {folder} has not."
         )
-    return Encoder(folder, tokens.load_tokenizer(folder), _identity(folder, weights))
+    return [folder / "config.json", *weights]
 
 
 def _download(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -81,6 +82,16 @@ def reader(config: DataConfig) -> Callable[[Sequence[str]], TextExamples]:
         return TextExamples(labels, places, ragged, texts, places, features, pad)
 
     return read
+
+
+def tool_files(config: DataConfig) -> list[Path]:
+    """The files outside the data that decide what becomes of a text."""
+    if config.encoder is None:
+        return [tokens.vocabulary_file(config.vocabulary)]
+    from kepsvgp.data.text.features import encoder_files
+
+    files = encoder_files(config.encoder)
+    return [*files, tokens.vocabulary_file(files[0].parent)]
 
 
 def _tools(config: DataConfig) -> "tuple[Tokenizer, Encoder | None]":

@@ -41,6 +41,20 @@ def minilm_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
+def vocabulary_file(vocabulary: Path | None = None) -> Path:
+    """The file that `load_tokenizer` reads."""
+    path = minilm_folder() if vocabulary is None else expanded(vocabulary)
+    if path.is_dir():
+        names = ("tokenizer.json", "vocab.txt")
+        path = next((path / name for name in names if (path / name).exists()), path)
+    if not path.is_file():
+        raise UserError(
+            f"data.vocabulary must be a vocab.txt, a tokenizer.json or a folder with one of them; "
+            f"{path} is not."
+        )
+    return path
+
+
 def load_tokenizer(vocabulary: Path | None = None) -> "Tokenizer":
     """A bert-uncased WordPiece tokenizer, or any fast one from its `tokenizer.json`.
 
@@ -55,15 +69,7 @@ def load_tokenizer(vocabulary: Path | None = None) -> "Tokenizer":
             "text needs the library tokenizers; it is not installed. "
             "Run `pip install 'kepsvgp[hf]'`."
         ) from None
-    path = minilm_folder() if vocabulary is None else expanded(vocabulary)
-    if path.is_dir():
-        names = ("tokenizer.json", "vocab.txt")
-        path = next((path / name for name in names if (path / name).exists()), path)
-    if not path.is_file():
-        raise UserError(
-            f"data.vocabulary must be a vocab.txt, a tokenizer.json or a folder with one of them; "
-            f"{path} is not."
-        )
+    path = vocabulary_file(vocabulary)
     if path.suffix != ".json":
         return _wordpiece(path)
     try:

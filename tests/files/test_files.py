@@ -1,10 +1,13 @@
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from kepsvgp import Abstainer
 from kepsvgp.errors import UserError
-from kepsvgp.files import absolute, read_json, write_atomic
+from kepsvgp.files import PART, absolute, read_json, replacing, write_atomic
 
 
 def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
@@ -43,3 +46,39 @@ def test_a_link_goes_on_pointing_to_the_file_that_is_replaced(tmp_path: Path) ->
 
     assert link.is_symlink()
     assert real.read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe.csv", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+
+    write_atomic(pipe, "new")
+    reader.join()
+
+    assert read == ["new"]
+    assert pipe.is_fifo()
+
+
+def test_what_is_still_written_after_a_day_is_kept(tmp_path: Path) -> None:
+    path, long_ago = tmp_path / "out.csv", time.time() - 100_000
+    with replacing(path) as temporary:
+        temporary.write_text("first")
+        # the folder does not change while its file grows
+        os.utime(temporary.parent, (long_ago, long_ago))
+        write_atomic(path, "second")
+
+    assert path.read_text() == "first"
+
+
+def test_links_that_are_called_like_leftovers_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / f".out.csv.x{PART}"
+    link.symlink_to(tmp_path / "folder")
+    os.utime(tmp_path / "folder", (0, 0))
+
+    write_atomic(tmp_path / "out.csv", "new")
+
+    assert link.is_symlink()
+    assert (tmp_path / "folder").is_dir()
