@@ -65,7 +65,7 @@ def test_a_run_whose_history_cannot_be_read_is_evaluated_without_a_word(
     stopped, tmp_path, monkeypatch, capsys, content
 ) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
-    history = RunFolder(run).history_file
+    history = run / "history.jsonl"
     history.unlink()
     if content is not None:
         history.write_bytes(content)

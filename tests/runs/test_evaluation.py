@@ -146,5 +146,5 @@ def test_training_on_forgets_results_of_other_weights(digits, tmp_path, monkeypa
     train(longer, digits, run.path, resume=True)
 
     assert run.metrics() == {}
-    assert not run.inspection_file.exists()
+    assert run.inspection() is None
     assert not run.predictions_file("last", "kep", "test").exists()

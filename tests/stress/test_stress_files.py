@@ -312,7 +312,7 @@ def test_files_of_a_folder_cannot_be_exchanged(made, tmp_path, tried) -> None:
     ):
         with pytest.raises(UserError, match=r"last\.safetensors"):
             run.model("last")
-    shutil.copy(run.metrics_file, run.record_file)
+    shutil.copy(run.metrics_file, run.path / "run.json")
     with pytest.raises(UserError, match=r"run\.json"):
         run.record()
     tried("files of one run exchanged", 2)

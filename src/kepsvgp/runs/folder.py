@@ -63,24 +63,9 @@ class RunFolder:
         return self.path / CONFIG
 
     @property
-    def record_file(self) -> Path:
-        """What the data were, so that the model can be built without them."""
-        return self.path / RECORD
-
-    @property
-    def history_file(self) -> Path:
-        """One JSON object for each epoch."""
-        return self.path / HISTORY
-
-    @property
     def metrics_file(self) -> Path:
         """What was measured."""
         return self.path / METRICS
-
-    @property
-    def inspection_file(self) -> Path:
-        """What `kepsvgp inspect` saw in its attention layers."""
-        return self.path / INSPECTION
 
     @property
     def files(self) -> CheckedFolder:
@@ -129,7 +114,7 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """One entry for each finished epoch."""
-        if not self.history_file.exists():
+        if not (self.path / HISTORY).exists():
             return []
         return self.files.read_json_lines(HISTORY)
 
@@ -151,7 +136,7 @@ class RunFolder:
 
     def inspection(self, checkpoint: str | None = None) -> Inspection | None:
         """What `kepsvgp inspect` saw; None if nothing, or not of this checkpoint."""
-        if not self.inspection_file.exists():
+        if not (self.path / INSPECTION).exists():
             return None
         found = Inspection.model_validate(self.files.read_json(INSPECTION))
         return found if checkpoint in (None, found.checkpoint) else None

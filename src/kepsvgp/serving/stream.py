@@ -21,7 +21,7 @@ from kepsvgp.errors import UserError, printable
 from kepsvgp.files import replacing
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction
-from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.folder import HISTORY
 from kepsvgp.serving.rows import Row, open_images, open_texts
 from kepsvgp.serving.server import Server, open_folder
 
@@ -65,7 +65,7 @@ def predict_file(
         raise UserError(f"--out must end in .csv or .jsonl; got {out.name}.")
     if out is not None and out.resolve() == source.resolve():
         raise UserError(f"--out must not be the input itself; got {out} for both.")
-    if out is not None and out.resolve() == RunFolder(model).history_file.resolve():
+    if out is not None and out.resolve() == (model / HISTORY).resolve():
         raise UserError(f"--out must not be a file of the run; {out} is its history.")
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1; got {batch_size}.")
