@@ -16,14 +16,9 @@ from kepsvgp.data import Batch, Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training import loop as training
-from kepsvgp.training.loop import (
-    derive_seed,
-    global_batch_size,
-    learning_rate,
-    micro_batches,
-    train,
-)
+from kepsvgp.training.loop import train
 from kepsvgp.training.state import STATE
+from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
 
 
 def small(**train_values: object) -> RunConfig:

@@ -34,7 +34,8 @@ from kepsvgp.methods.msp import MSP
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import make_record
-from kepsvgp.training.loop import SecondStep, derive_seed, train
+from kepsvgp.training.loop import SecondStep, train
+from kepsvgp.training.steps import derive_seed
 
 # what the weights of both steps must have in common
 _NETWORK = frozenset(

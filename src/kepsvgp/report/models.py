@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kepsvgp.config.comparison import flatten
-from kepsvgp.config.plugins import find_method
+from kepsvgp.config.plugins import find_asked, find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.errors import UserError
 from kepsvgp.report.answers import Answers, answers_of
@@ -72,11 +72,13 @@ class Model:
     def num_models(self) -> int | None:
         """How many trained models answer together; None for an ensemble that was not kept."""
         member = self.members[0]
-        posthoc = member.method.split("+")[-1]
-        folder = member.run.method_folder(f"{member.checkpoint}/{posthoc}")
-        if folder.has("ensemble.json"):
-            return len(folder.read_json("ensemble.json")["members"])
-        return None if posthoc == "ensemble" else 1
+        method = find_asked(member.run.config().method, member.method)
+        if not method.is_ensemble:
+            return 1
+        folder = member.run.method_folder(f"{member.checkpoint}/{member.method.split('+')[-1]}")
+        if not folder.has("ensemble.json"):
+            return None
+        return len(folder.read_json("ensemble.json")["members"])
 
     @property
     def checkpoints(self) -> list[str]:

@@ -9,10 +9,9 @@ it must remember is its weights, the optimizer's moments and its position.
 and gradients are averaged. The batch size of the configuration is that of all together.
 """
 
-import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +41,7 @@ from kepsvgp.runs.record import input_shape, make_record
 from kepsvgp.runs.weights import Checkpoint
 from kepsvgp.training.objective import LossTerms, loss
 from kepsvgp.training.state import STATE, Position, load_position, load_tensors, save_state
+from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
 from kepsvgp.training.tensorboard import Board, check_board, open_board
 
 
@@ -330,49 +330,6 @@ def validate(
         "mcc": mcc(probs, examples.labels),
         "nll": nll(probs, examples.labels),
     }
-
-
-def learning_rate(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
-    """Linear growth over the warm-up, then a cosine to `min_lr`, reached in the last step."""
-    warmup = round(config.warmup * steps_per_epoch)
-    if step < warmup:
-        return config.lr * (step + 1) / warmup
-    last = config.epochs * steps_per_epoch - 1
-    done = (step - warmup) / max(1, last - warmup)
-    return config.min_lr + 0.5 * (config.lr - config.min_lr) * (1 + math.cos(math.pi * done))
-
-
-def derive_seed(seed: int, *purpose: str | int) -> int:
-    """A seed for one purpose, such as the noise of one step, that shares nothing with others."""
-    text = "/".join(map(str, (seed, *purpose)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
-
-
-def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
-    """A batch in equal parts."""
-    size = len(batch.labels) // parts
-    for start in range(0, parts * size, size):
-        rows = slice(start, start + size)
-        inputs = batch.inputs
-        if isinstance(inputs, dict):
-            some = {name: value[rows] for name, value in inputs.items()}
-        else:
-            some = inputs[rows]
-        yield Batch(some, batch.labels[rows], batch.index[rows])
-
-
-def global_batch_size(config: TrainConfig, num_train: int, world: int) -> int:
-    """Examples of one step over all processes, at most all there are."""
-    pieces = world * config.accumulate
-    if config.batch_size % pieces:
-        raise UserError(
-            f"train.batch_size must be divisible by {world} processes × train.accumulate="
-            f"{config.accumulate}; got {config.batch_size}."
-        )
-    size = min(config.batch_size, num_train // pieces * pieces)
-    if size == 0:
-        raise UserError(f"the training set must have at least {pieces} examples; got {num_train}.")
-    return size
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
