@@ -8,11 +8,14 @@ if TYPE_CHECKING:
     from kepsvgp.attention import KEPAttention as KEPAttention
     from kepsvgp.conversion import convert as convert
     from kepsvgp.conversion import load_pretrained as load_pretrained
+    from kepsvgp.conversion import parameter_groups as parameter_groups
     from kepsvgp.conversion import save_pretrained as save_pretrained
     from kepsvgp.inference.abstention import Abstainer as Abstainer
     from kepsvgp.inference.export import export as export
     from kepsvgp.inference.prediction import Prediction as Prediction
     from kepsvgp.inference.prediction import predict as predict
+    from kepsvgp.integrations.huggingface import KEPTrainer as KEPTrainer
+    from kepsvgp.integrations.lightning import KEPModule as KEPModule
     from kepsvgp.training.objective import LossTerms as LossTerms
     from kepsvgp.training.objective import loss as loss
 
@@ -23,23 +26,30 @@ __version__ = version("kepsvgp")
 _PUBLIC = {
     "Abstainer": "kepsvgp.inference.abstention",
     "KEPAttention": "kepsvgp.attention",
+    "KEPModule": "kepsvgp.integrations.lightning",
+    "KEPTrainer": "kepsvgp.integrations.huggingface",
     "LossTerms": "kepsvgp.training.objective",
     "Prediction": "kepsvgp.inference.prediction",
     "convert": "kepsvgp.conversion",
     "export": "kepsvgp.inference.export",
     "load_pretrained": "kepsvgp.conversion",
     "loss": "kepsvgp.training.objective",
+    "parameter_groups": "kepsvgp.conversion",
     "predict": "kepsvgp.inference.prediction",
     "save_pretrained": "kepsvgp.conversion",
 }
-__all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
+# what needs an extra is reachable, but not part of `import *`
+_WITH_EXTRAS = ("KEPModule", "KEPTrainer")
+__all__ = sorted(set(_PUBLIC) - set(_WITH_EXTRAS))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return import_module("kepsvgp.metrics")
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+    return [*globals(), *_PUBLIC, "metrics"]

@@ -23,7 +23,7 @@ from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.runs.folder import HISTORY
 from kepsvgp.serving.rows import Row, open_images, open_texts
-from kepsvgp.serving.server import Server, open_folder
+from kepsvgp.serving.saved import SavedModel, open_folder
 
 FIELDS: tuple[str, ...] = (
     "row", "label", "probability", "total", "aleatoric", "epistemic", "abstain"
@@ -70,9 +70,9 @@ def predict_file(
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1; got {batch_size}.")
     console = Console(stderr=True)
-    server = open_folder(model, num_samples=num_samples, seed=seed)
-    inputs = open_images(source) if server.task == "image" else open_texts(source, column)
-    rule = _rule(server, max_risk, confidence, console)
+    saved = open_folder(model, num_samples=num_samples, seed=seed)
+    inputs = open_images(source) if saved.task == "image" else open_texts(source, column)
+    rule = _rule(saved, max_risk, confidence, console)
     skipped = 0
     with ExitStack() as stack:
         write = stack.enter_context(_writer(out))
@@ -80,15 +80,15 @@ def predict_file(
         bar = stack.enter_context(Progress(console=console, disable=not console.is_terminal))
         task = bar.add_task("predicting", total=inputs.size)
         # decoding of images releases the interpreter's lock; long texts are cut as they come
-        while loaded := list(pool.map(partial(_load, server), islice(inputs.rows, batch_size))):
+        while loaded := list(pool.map(partial(_load, saved), islice(inputs.rows, batch_size))):
             for row in loaded:
                 if row.problem is not None:
                     _report(source, row, console, skip_bad)
                     skipped += 1
             good = [row for row in loaded if row.problem is None]
             if good:
-                prediction = server.predict([row.content for row in good])
-                for entry in entries(good, prediction, server.classes, rule):
+                prediction = saved.predict([row.content for row in good])
+                for entry in entries(good, prediction, saved.classes, rule):
                     write(entry)
             if out is None:
                 sys.stdout.flush()
@@ -114,25 +114,25 @@ def entries(
         yield dict(zip(FIELDS, (row.name, classes[label], *numbers, withhold), strict=True))
 
 
-def _load(server: Server, row: Row) -> Row:
+def _load(saved: SavedModel, row: Row) -> Row:
     """The row with its input read, or with what is wrong with it."""
     if row.problem is not None:
         return row
     try:
-        return row._replace(content=server.load(row.content))
+        return row._replace(content=saved.load(row.content))
     except UserError as error:
         return row._replace(problem=str(error))
 
 
 def _rule(
-    server: Server, max_risk: float | None, confidence: float, console: Console
+    saved: SavedModel, max_risk: float | None, confidence: float, console: Console
 ) -> Abstainer | None:
     if max_risk is None:
-        if not Abstainer.is_saved(server.path):
+        if not Abstainer.is_saved(saved.path):
             return None
-        rule = Abstainer.load(server.path)
+        rule = Abstainer.load(saved.path)
     else:
-        rule = server.abstainer(max_risk, confidence)
+        rule = saved.abstainer(max_risk, confidence)
     promise = (
         f"at most {rule.max_risk:.1%} of the answers wrong, with {rule.confidence:.1%} certainty"
     )

@@ -34,7 +34,7 @@ Task = Literal["text", "image"]
 
 
 @dataclass(frozen=True)
-class Server:
+class SavedModel:
     """A model with all that new inputs need.
 
     Attributes:
@@ -69,7 +69,7 @@ class Server:
         return Abstainer.fit(self.calibrate(), max_risk=max_risk, confidence=confidence)
 
 
-def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> Server:
+def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> SavedModel:
     """The model of a run folder or of a folder that `save_pretrained` wrote."""
     if not path.is_dir():
         raise UserError(f"{path} must be a folder with a model; there is no such folder.")
@@ -78,7 +78,7 @@ def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> Server:
     return _from_run(RunFolder(path), num_samples, seed)
 
 
-def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
+def _from_run(run: RunFolder, num_samples: int, seed: int) -> SavedModel:
     config, record = run.config(), run.record()
     model = run.model().to(find_device(config.train.device, is_binding=False))
     settings = config.prediction.model_copy(update={"num_samples": num_samples})
@@ -98,7 +98,7 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> Server:
             return run.prediction(*known)
         return _predict_examples(model, run.benchmark().val, settings, seed)
 
-    return Server(run.path, record["task"], run.classes(), load, answer, calibrate)
+    return SavedModel(run.path, record["task"], run.classes(), load, answer, calibrate)
 
 
 def _run_inputs(
@@ -136,7 +136,7 @@ def _predict_examples(
     )
 
 
-def _from_pretrained(path: Path, num_samples: int, seed: int) -> Server:
+def _from_pretrained(path: Path, num_samples: int, seed: int) -> SavedModel:
     model = load_pretrained(path)
     if hasattr(model, "config"):
         task, load, collate = _hugging_face_inputs(path, model)
@@ -157,7 +157,7 @@ def _from_pretrained(path: Path, num_samples: int, seed: int) -> Server:
         answered = predict(model, inputs, num_samples=num_samples, generator=generator)
         return replace(answered, seed=seed)
 
-    return Server(path, task, class_names(path, model), load, answer)
+    return SavedModel(path, task, class_names(path, model), load, answer)
 
 
 def _hugging_face_inputs(
