@@ -55,12 +55,12 @@ class PaperKEPAttention(KEPAttention):
         e = phi_q @ torch.einsum("b m h f, h m s -> b h f s", by_head, self.w_e)
         r = phi_k @ torch.einsum("b m h f, h m s -> b h f s", by_head, self.w_r)
 
-        u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        v_tril = svgp.lower_cholesky(self.v_tril_raw)
         shape = (len(x), self.num_heads, self.rank, self.rank, 1)
         noise = torch.randn(shape, generator=generator, dtype=e.dtype)
         branches = []
         for scores in (e, r):
-            q = svgp.posterior(scores, self.log_lambda, self.u_mean, u_tril)
+            q = svgp.posterior(scores, self.v_mean, v_tril)
             # F_d = m_d + A_d ε_d: (… value token rank)(… value rank 1)
             branches.append(q.mean + (q.factor @ noise).squeeze(-1).mT)
         if self.merge == "add":
@@ -70,7 +70,7 @@ class PaperKEPAttention(KEPAttention):
             out = (self._over_tokens(stacked.mT) + self.token_bias).mT
         out = out.transpose(1, 2).flatten(2)
         if self.training:
-            kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
+            kl = svgp.inducing_kl(self.v_mean, v_tril)
             energy = ksvd.sum_of_squares(e.mT) + ksvd.sum_of_squares(r.mT)
             num_tokens = energy.new_tensor(x.shape[0] * x.shape[1])
             trace = ksvd.mean_trace(self.w_e, self.w_r)

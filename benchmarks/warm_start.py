@@ -46,7 +46,7 @@ def inputs_of(examples: Examples) -> list[dict[str, Tensor]]:
 def at_the_mean(model: nn.Module):
     """Draws of the converted layers that are their posterior means."""
     layers = [layer.kep for layer in converted_layers(model).values()]
-    return use_draws({kep: kep.u_mean.unsqueeze(0) for kep in layers}) if layers else nullcontext()
+    return use_draws({kep: kep.v_mean.unsqueeze(0) for kep in layers}) if layers else nullcontext()
 
 
 @torch.no_grad()

@@ -63,8 +63,8 @@ def head_scores(
     return e, r, w_e, w_r
 
 
-def output(layer: KEPAttention, x: Tensor, mask: Tensor | None, u: Tensor) -> Tensor:
-    """The layer's output for given draws u (batch head rank value)."""
+def output(layer: KEPAttention, x: Tensor, mask: Tensor | None, v: Tensor) -> Tensor:
+    """The layer's output for given draws v (batch head rank value), by the paper's u = Λ v."""
     batch, num_tokens, dim = x.shape
     width = dim // layer.num_heads
     out = x.new_zeros(batch, num_tokens, dim)
@@ -74,7 +74,8 @@ def output(layer: KEPAttention, x: Tensor, mask: Tensor | None, u: Tensor) -> Te
             e, r, _, _ = head_scores(layer, x[b], row_mask, h)
             first, second = {"er": (e, r), "ee": (e, e), "rr": (r, r)}[layer.branches]
             inverse = torch.diag(torch.exp(-layer.log_lambda[h]))
-            f_first, f_second = first @ inverse @ u[b, h], second @ inverse @ u[b, h]
+            u = torch.diag(torch.exp(layer.log_lambda[h])) @ v[b, h]
+            f_first, f_second = first @ inverse @ u, second @ inverse @ u
             weight, bias = layer.to_output.weight, layer.to_output.bias
             if layer.merge == "add":
                 values = (f_first + f_second) @ weight.T + bias
@@ -88,8 +89,10 @@ def output(layer: KEPAttention, x: Tensor, mask: Tensor | None, u: Tensor) -> Te
     return out
 
 
-def ksvd_loss(layer: KEPAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """J², token by token."""
+def ksvd_loss(
+    layer: KEPAttention, x: Tensor, mask: Tensor | None = None, *, relative: bool = False
+) -> Tensor:
+    """J², or J̃², token by token."""
     energy, count, traces = x.new_zeros(()), 0, []
     for b in range(len(x)):
         row_mask = None if mask is None else mask[b]
@@ -103,7 +106,8 @@ def ksvd_loss(layer: KEPAttention, x: Tensor, mask: Tensor | None = None) -> Ten
             if layer.projection != "dual":
                 w_e, w_r = layer.w_e[h], layer.w_r[h]
             traces += len(positions) * [torch.trace(w_e.T @ w_r)]
-    return (energy / max(count, 1) - torch.stack(traces).mean()) ** 2
+    energy, trace = energy / max(count, 1), torch.stack(traces).mean()
+    return ((energy - trace) / energy if relative else energy - trace) ** 2
 
 
 def ksvd_residual(layer: KEPAttention, x: Tensor) -> Tensor:

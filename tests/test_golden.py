@@ -33,7 +33,6 @@ def layer_of(golden: dict[str, Tensor], merge: str) -> KEPAttention:
         "w_e": "w_e",
         "w_r": "w_r",
         "log_lambda": "log_lambda",
-        "u_mean": "u_mean",
         "to_output.weight": "out_weight",
         "to_output.bias": "out_bias",
     }
@@ -41,6 +40,8 @@ def layer_of(golden: dict[str, Tensor], merge: str) -> KEPAttention:
         named |= {"token_weights.0": "concat_weight", "token_bias": "concat_bias"}
     state = layer.state_dict()
     state.update({ours: golden[theirs] for ours, theirs in named.items()})
+    # the published u is Λ v
+    state["v_mean"] = golden["u_mean"] / golden["log_lambda"].exp().unsqueeze(-1)
     layer.load_state_dict(state)
     return layer
 

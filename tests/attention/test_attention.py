@@ -21,7 +21,7 @@ from kepsvgp.attention import (
     SGPAttention,
     fixed_draws,
 )
-from kepsvgp.attention.base import use_draws
+from kepsvgp.attention.base import OfEachExample, use_draws
 from kepsvgp.attention.statistics import statistics
 from kepsvgp.errors import UserError
 from kepsvgp.maths import ksvd, svgp
@@ -153,13 +153,84 @@ def test_residual_penalty_equals_the_loops(generator: torch.Generator) -> None:
     assert_close(layer.penalties().ksvd, reference.ksvd_residual(layer, x))
 
 
+@pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
+def test_relative_penalty_equals_the_loops(projection: str, generator: torch.Generator) -> None:
+    layer = build(projection=projection, ksvd_loss="relative")
+    x, mask = tokens(generator), torch.arange(TOKEN) < torch.tensor([[TOKEN], [TOKEN - 2]])
+    layer(x, mask)
+    expected = reference.ksvd_loss(layer, x, mask, relative=True)
+    assert_close(layer.penalties().ksvd, expected)
+
+
+def coefficients(layer: KEPAttention) -> list[Tensor]:
+    return [layer.to_dual.weight] if layer.projection == "dual" else [layer.w_e, layer.w_r]
+
+
+@pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
+@pytest.mark.parametrize(("loss", "ratio"), [("relative", 1.0), ("objective", 16.0)])
+def test_common_factor_of_the_coefficients_is_free_in_the_relative_penalty(
+    projection: str, loss: str, ratio: float, generator: torch.Generator
+) -> None:
+    layer, x = build(projection=projection, ksvd_loss=loss), tokens(generator)
+    layer(x)
+    before = layer.penalties().ksvd
+    with torch.no_grad():
+        for weight in coefficients(layer):
+            weight.mul_(2)
+    layer(x)
+    assert_close(layer.penalties().ksvd, ratio * before)
+
+
+def test_scale_of_lambda_is_in_the_ksvd_penalty_alone(generator: torch.Generator) -> None:
+    layer, x = build(), tokens(generator)
+
+    def run() -> tuple[Tensor, Tensor, Tensor]:
+        out = layer(x, generator=seeded(3))
+        return out, *layer.penalties()[:2]
+
+    out, kl, ksvd_loss = run()
+    with torch.no_grad():
+        layer.log_lambda.add_(1.5)
+    again, kl_again, other = run()
+    assert torch.equal(out, again)
+    assert torch.equal(kl, kl_again)
+    assert not torch.isclose(ksvd_loss, other)
+
+
+@pytest.mark.parametrize("noise", ["joint", "token"])
+@pytest.mark.parametrize("merge", ["add", "concat"])
+def test_evaluation_gives_the_mean_unless_draws_are_asked_for(
+    noise: str, merge: str, generator: torch.Generator
+) -> None:
+    layer, x = build(noise=noise, merge=merge), tokens(generator)
+    mean = layer.posterior_mean(x)
+    assert not torch.allclose(layer(x), mean)
+    layer.eval()
+    assert torch.equal(layer(x), mean)
+    assert not torch.allclose(layer(x, num_samples=1)[0], mean)
+    assert not torch.allclose(layer(x, generator=generator), mean)
+    with fixed_draws(layer, 1):
+        assert not torch.allclose(layer(x), mean)
+
+
+@pytest.mark.parametrize("noise", ["joint", "token"])
+def test_values_of_each_example_reach_its_sequences(noise: str, generator: torch.Generator) -> None:
+    layer, x = build(noise=noise).eval(), tokens(generator)
+    v = tokens(generator, BATCH, HEAD, RANK, RANK)
+    with use_draws({layer: OfEachExample(v)}):
+        assert_close(layer(x), reference.output(layer, x, None, v))
+        # two windows of each example follow each other
+        windows = layer(x.repeat_interleave(2, dim=0))
+    assert_close(windows, reference.output(layer, x, None, v).repeat_interleave(2, dim=0))
+
+
 @pytest.mark.parametrize("merge", ["add", "concat", "concat_lowrank"])
-def test_posterior_mean_is_the_output_at_the_mean_of_u(
+def test_posterior_mean_is_the_output_at_the_mean_of_v(
     merge: str, generator: torch.Generator
 ) -> None:
     layer, x = build(merge=merge), tokens(generator)
-    u = layer.u_mean.detach().expand(BATCH, -1, -1, -1)
-    assert_close(layer.posterior_mean(x), reference.output(layer, x, None, u))
+    v = layer.v_mean.detach().expand(BATCH, -1, -1, -1)
+    assert_close(layer.posterior_mean(x), reference.output(layer, x, None, v))
 
 
 @pytest.mark.parametrize("noise", ["joint", "token"])
@@ -175,9 +246,8 @@ def test_samples_have_the_posterior_moments(noise: str, generator: torch.Generat
         pair = layer.scores(x)
         q = svgp.posterior(
             (pair.e + pair.r).mT,
-            layer.log_lambda,
-            layer.u_mean,
-            svgp.lower_cholesky(layer.u_tril_raw),
+            layer.v_mean,
+            svgp.lower_cholesky(layer.v_tril_raw),
         )
     # O = F Wᵀ + b: output c of a head has covariance Σ_d W_cd² A_d A_dᵀ across tokens
     covariance = torch.einsum(
@@ -537,7 +607,6 @@ def test_posterior_covariance_is_positive_semidefinite(token: int, rank: int, se
     raw = tokens(generator, 2, rank, rank, rank)
     q = svgp.posterior(
         tokens(generator, 2, token, rank),
-        tokens(generator, 2, rank),
         tokens(generator, 2, rank, rank),
         svgp.lower_cholesky(raw),
     )
@@ -550,7 +619,6 @@ def test_posterior_covariance_is_positive_semidefinite(token: int, rank: int, se
 def test_kl_is_never_negative(rank: int, seed: int) -> None:
     generator = seeded(seed)
     kl = svgp.inducing_kl(
-        tokens(generator, 2, rank),
         tokens(generator, 2, rank, rank),
         svgp.lower_cholesky(tokens(generator, 2, rank, rank, rank)),
     )

@@ -51,8 +51,8 @@ def test_layer_equals_kep_without_noise_when_its_map_is_that_of_the_mean(project
     kep = KEPAttention(dim, 1, rank=RANK, projection=projection).double().eval()
     primal = PrimalAttention(dim, 1, rank=RANK, projection=projection).double().eval()
     shared = {k: v for k, v in kep.state_dict().items() if k in primal.state_dict()}
-    # (E + R) Λ⁻¹ m W = [E, R] [Λ⁻¹ m W; Λ⁻¹ m W]
-    readout = (torch.exp(-kep.log_lambda[0, :, None]) * kep.u_mean[0]) @ kep.to_output.weight.mT
+    # (E + R) m W = [E, R] [m W; m W]
+    readout = kep.v_mean[0] @ kep.to_output.weight.mT
     shared["to_output.weight"] = torch.cat([readout, readout]).mT
     primal.load_state_dict(shared)
     x = torch.randn(BATCH, TOKEN, dim, dtype=torch.float64)

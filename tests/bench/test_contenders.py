@@ -22,7 +22,7 @@ def test_paper_s_layer_equals_ours_without_noise(merge: str) -> None:
     ours = KEPAttention(DIM, HEADS, **sizes).double()
     with torch.no_grad():
         # a standard deviation of e⁻⁴⁰
-        ours.u_tril_raw.diagonal(dim1=-2, dim2=-1).fill_(-40.0)
+        ours.v_tril_raw.diagonal(dim1=-2, dim2=-1).fill_(-40.0)
     paper = PaperKEPAttention(DIM, HEADS, **sizes).double()
     paper.load_state_dict(ours.state_dict())
     x = torch.randn(2, TOKENS, DIM, dtype=torch.float64)
@@ -36,5 +36,5 @@ def test_step_leaves_gradients_of_output_and_penalties() -> None:
     step(layer, x, torch.zeros_like(x))()
     # the output's gradient is zero: what is there comes from the penalties
     assert layer.to_dual.weight.grad is not None
-    assert layer.u_mean.grad is not None
-    assert layer.u_mean.grad.abs().sum() > 0
+    assert layer.v_mean.grad is not None
+    assert layer.v_mean.grad.abs().sum() > 0

@@ -1,3 +1,4 @@
+import math
 from typing import NamedTuple
 
 import pytest
@@ -13,9 +14,8 @@ HEAD, TOKEN, FEATURE, RANK, VALUE = 3, 11, 7, 5, 13
 
 
 class Inducing(NamedTuple):
-    log_lambda: Tensor
-    u_mean: Tensor
-    u_tril: Tensor
+    v_mean: Tensor
+    v_tril: Tensor
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -25,33 +25,32 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
 @pytest.fixture
 def inducing(generator: torch.Generator) -> Inducing:
     raw = normal(generator, HEAD, VALUE, RANK, RANK)
-    return Inducing(
-        normal(generator, HEAD, RANK),
-        normal(generator, HEAD, RANK, VALUE),
-        svgp.lower_cholesky(raw),
-    )
+    return Inducing(normal(generator, HEAD, RANK, VALUE), svgp.lower_cholesky(raw))
 
 
 def test_lower_cholesky_is_triangular_with_a_positive_diagonal(inducing: Inducing) -> None:
-    assert (inducing.u_tril.triu(1) == 0).all()
-    assert (inducing.u_tril.diagonal(dim1=-2, dim2=-1) > 0).all()
+    assert (inducing.v_tril.triu(1) == 0).all()
+    assert (inducing.v_tril.diagonal(dim1=-2, dim2=-1) > 0).all()
 
 
-def test_inducing_kl_matches_torch_distributions(inducing: Inducing) -> None:
-    log_lambda, u_mean, u_tril = inducing
-    prior_tril = torch.diag_embed(log_lambda.exp()).unsqueeze(1)
-    q = MultivariateNormal(u_mean.mT, scale_tril=u_tril)
-    p = MultivariateNormal(torch.zeros_like(u_mean.mT), scale_tril=prior_tril)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_inducing_kl_is_that_of_the_paper_s_inducing_variables(
+    inducing: Inducing, generator: torch.Generator, scale: float
+) -> None:
+    """u = Λ v, q(u) = N(Λ m, Λ S Λ), p(u) = N(0, Λ²), whatever Λ is and however it is scaled."""
+    log_lambda = normal(generator, HEAD, RANK) + math.log(scale)
+    lam = torch.diag_embed(log_lambda.exp()).unsqueeze(1)
+    u_mean = svgp.unwhiten(log_lambda, inducing.v_mean)
+    q = MultivariateNormal(u_mean.mT, scale_tril=lam @ inducing.v_tril)
+    p = MultivariateNormal(torch.zeros_like(u_mean.mT), scale_tril=lam)
 
     expected = kl_divergence(q, p).sum()
     assert_close(svgp.inducing_kl(*inducing), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_inducing_kl_is_zero_at_the_prior(inducing: Inducing) -> None:
-    log_lambda, u_mean, u_tril = inducing
-    prior_tril = torch.diag_embed(log_lambda.exp()).unsqueeze(1).expand_as(u_tril)
-
-    kl = svgp.inducing_kl(log_lambda, torch.zeros_like(u_mean), prior_tril)
+    prior_tril = torch.eye(RANK, dtype=torch.float64).expand_as(inducing.v_tril)
+    kl = svgp.inducing_kl(torch.zeros_like(inducing.v_mean), prior_tril)
     assert_close(kl, torch.zeros_like(kl), atol=1e-9, rtol=0.0)
 
 
@@ -62,14 +61,14 @@ def test_inducing_kl_is_the_sum_over_heads(inducing: Inducing) -> None:
 
 def test_draws_have_the_moments_of_q(inducing: Inducing, generator: torch.Generator) -> None:
     num = 10_000
-    u = svgp.sample_inducing(inducing.u_mean, inducing.u_tril, num, generator=generator)
+    u = svgp.sample_inducing(inducing.v_mean, inducing.v_tril, num, generator=generator)
 
-    covariance = inducing.u_tril @ inducing.u_tril.mT
+    covariance = inducing.v_tril @ inducing.v_tril.mT
     variance = covariance.diagonal(dim1=-2, dim2=-1).mT
     # 5 standard errors leave about 1e-4 for a false alarm over all entries
-    error = (u.mean(0) - inducing.u_mean).abs()
+    error = (u.mean(0) - inducing.v_mean).abs()
     assert (error <= 5 * (variance / num).sqrt()).all()
-    centred = u - inducing.u_mean
+    centred = u - inducing.v_mean
     actual = torch.einsum("n h i v, n h j v -> h v i j", centred, centred) / num
     # Var of a product of Gaussians: Σᵢᵢ Σⱼⱼ + Σᵢⱼ²
     scale = covariance.diagonal(dim1=-2, dim2=-1)
@@ -79,22 +78,22 @@ def test_draws_have_the_moments_of_q(inducing: Inducing, generator: torch.Genera
 
 def test_values_have_independent_noise(inducing: Inducing, generator: torch.Generator) -> None:
     num = 10_000
-    u = svgp.sample_inducing(inducing.u_mean, inducing.u_tril, num, generator=generator)
-    first, second = (u - inducing.u_mean)[:, 0, 0, :2].unbind(-1)
+    u = svgp.sample_inducing(inducing.v_mean, inducing.v_tril, num, generator=generator)
+    first, second = (u - inducing.v_mean)[:, 0, 0, :2].unbind(-1)
     correlation = torch.corrcoef(torch.stack([first, second]))[0, 1]
     assert correlation.abs() < 5 / num**0.5
 
 
-def test_posterior_equals_the_map_of_the_moments_of_u(
+def test_posterior_equals_the_map_of_the_moments_of_v(
     inducing: Inducing, generator: torch.Generator
 ) -> None:
     scores = normal(generator, HEAD, TOKEN, RANK)
     q = svgp.posterior(scores, *inducing)
     for head in range(HEAD):
-        gain = scores[head] @ torch.diag(torch.exp(-inducing.log_lambda[head]))
+        gain = scores[head]
         for value in range(VALUE):
-            tril = inducing.u_tril[head, value]
-            assert_close(q.mean[head, :, value], gain @ inducing.u_mean[head, :, value])
+            tril = inducing.v_tril[head, value]
+            assert_close(q.mean[head, :, value], gain @ inducing.v_mean[head, :, value])
             factor = q.factor[head, value]
             assert_close(factor @ factor.mT, gain @ tril @ tril.mT @ gain.mT)
 
@@ -120,9 +119,8 @@ def test_pair_posterior_with_exact_scores_is_the_svgp_posterior(
 
     # E = H_e Λ, the scores at the solution
     scores = vectors * svd.values
-    ours = svgp.posterior(
-        scores[None], svd.values.log()[None], u_mean[None, :, None], u_tril[None, None]
-    )
+    v_mean, v_tril = u_mean / svd.values, u_tril / svd.values[:, None]
+    ours = svgp.posterior(scores[None], v_mean[None, :, None], v_tril[None, None])
     mean, factor = ours.mean[0, :, 0], ours.factor[0, 0]
 
     truncated = reference.kernel_eigen_posterior(

@@ -51,8 +51,7 @@ def test_inspection_kl_of_heads_adds_up_to_the_layer_s(generator) -> None:
 
     kep = inspect_model(model, image_batches(generator=generator), split="test").layers[1]
 
-    u_tril = svgp.lower_cholesky(layer.u_tril_raw)
-    whole = svgp.inducing_kl(layer.log_lambda, layer.u_mean, u_tril)
+    whole = svgp.inducing_kl(layer.v_mean, svgp.lower_cholesky(layer.v_tril_raw))
     assert kep.posterior is not None
     assert sum(kep.posterior.kl) == pytest.approx(whole.item(), rel=1e-5)
     assert kep.posterior.scale == pytest.approx([0.1] * 3, rel=1e-5)
@@ -69,11 +68,10 @@ def test_inspection_noise_is_that_of_draws(generator) -> None:
         model.eval()(batch[0][0])
         handle.remove()
         pair = layer.scores(seen[0])
-        u_tril = svgp.lower_cholesky(layer.u_tril_raw)
-        u = svgp.sample_inducing(layer.u_mean, u_tril, 1000, generator=generator)
-        whitened = svgp.whiten(layer.log_lambda, u)
+        v_tril = svgp.lower_cholesky(layer.v_tril_raw)
+        v = svgp.sample_inducing(layer.v_mean, v_tril, 1000, generator=generator)
         # (draw batch head token value) for either branch
-        drawn = [torch.einsum("bhrn,dhrv->dbhnv", s, whitened) for s in (pair.e, pair.r)]
+        drawn = [torch.einsum("bhrn,dhrv->dbhnv", s, v) for s in (pair.e, pair.r)]
     variance = sum(d.var(dim=0).sum(dim=(0, 2, 3)) for d in drawn)
     energy = sum(d.mean(dim=0).square().sum(dim=(0, 2, 3)) for d in drawn)
 
@@ -113,8 +111,8 @@ def test_inspection_leaves_the_model_as_it_was(generator) -> None:
 def test_inspection_finds_a_posterior_that_is_the_prior(generator) -> None:
     model, layer = kep_model()
     with torch.no_grad():
-        layer.u_mean[1] = 0.0
-        layer.u_tril_raw[1] = torch.diag(layer.log_lambda[1])
+        layer.v_mean[1] = 0.0
+        layer.v_tril_raw[1] = 0.0
 
     kep = inspect_model(model, image_batches(generator=generator), split="test").layers[1]
 
@@ -126,7 +124,7 @@ def test_inspection_finds_a_posterior_that_is_the_prior(generator) -> None:
 def test_inspection_finds_a_posterior_without_noise(generator) -> None:
     model, layer = kep_model()
     with torch.no_grad():
-        layer.u_tril_raw[:] = torch.diag(torch.full((2,), math.log(1e-5)))
+        layer.v_tril_raw[:] = torch.diag(torch.full((2,), math.log(1e-5)))
 
     kep = inspect_model(model, image_batches(generator=generator), split="test").layers[1]
 

@@ -142,7 +142,7 @@ def fuzz(case: dict) -> None:
     layer = KEPAttention(**options)
     with torch.no_grad():
         layer.log_lambda += case["log_lambda"]
-        layer.u_tril_raw += torch.diag_embed(torch.full((options["rank"],), case["log_scale"]))
+        layer.v_tril_raw += torch.diag_embed(torch.full((options["rank"],), case["log_scale"]))
     x = tokens(
         case["kind"], batch, options["num_tokens"], options["dim"], generator=generator
     ).requires_grad_()
@@ -203,7 +203,7 @@ def test_prediction_of_what_is_not_finite_is_refused(value, tried) -> None:
     tried("predictions from NaN, infinite and overflowing inputs", 2)
 
 
-@pytest.mark.parametrize("name", ["log_lambda", "u_tril_raw"])
+@pytest.mark.parametrize("name", ["log_lambda", "v_tril_raw"])
 @pytest.mark.parametrize("value", [-1000.0, -100.0, 100.0, 1000.0])
 def test_extreme_parameters_are_finite_or_refused(name, value, tried) -> None:
     torch.manual_seed(0)

@@ -46,8 +46,8 @@ def batch(size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def full_kl(layer: KEPAttention) -> Tensor:
     """KL by torch.distributions."""
-    q = MultivariateNormal(layer.u_mean.mT, scale_tril=svgp.lower_cholesky(layer.u_tril_raw))
-    prior = torch.diag_embed(layer.log_lambda.exp()).unsqueeze(1)
+    q = MultivariateNormal(layer.v_mean.mT, scale_tril=svgp.lower_cholesky(layer.v_tril_raw))
+    prior = torch.eye(layer.rank, dtype=q.mean.dtype)
     return kl_divergence(q, MultivariateNormal(torch.zeros_like(q.mean), scale_tril=prior)).sum()
 
 
@@ -104,8 +104,8 @@ def test_accumulated_micro_batches_count_the_kl_once(model: Tiny) -> None:
             # constant logits leave the KL as the only source of gradient
             terms = loss(torch.zeros(2, CLASS), y, model, num_train=5, ksvd_weight=0.0)
             (terms.total / num_micro).backward()
-        assert layer.u_mean.grad is not None
-        return layer.u_mean.grad.clone()
+        assert layer.v_mean.grad is not None
+        return layer.v_mean.grad.clone()
 
     assert_close(kl_gradient(1), kl_gradient(4))
 
@@ -175,7 +175,7 @@ def test_penalties_without_gradients_are_refused_where_the_rest_has_them(model: 
         loss(checkpointed(True), y, model, num_train=4, ksvd_weight=1.0)
     terms = loss(checkpointed(False), y, model, num_train=4, ksvd_weight=1.0)
     terms.total.backward()
-    assert model.first.u_mean.grad is not None
+    assert model.first.v_mean.grad is not None
     model.first.requires_grad_(False)
     loss(checkpointed(True), y, model, num_train=4, ksvd_weight=1.0)
 

@@ -112,13 +112,25 @@ def stochastic_layers(model: nn.Module) -> list[PenalisedLayer]:
     return [layer for layer in penalised_layers(model) if layer.is_stochastic]
 
 
+class OfEachExample(NamedTuple):
+    """Values of a layer's random variables for every example of a batch, in place of samples."""
+
+    values: Float[Tensor, "example ..."]
+
+    def for_sequences(self, count: int) -> Float[Tensor, "sequence ..."]:
+        """For sequences that follow each other, as many for each example, such as windows."""
+        return self.values.repeat_interleave(count // len(self.values), dim=0)
+
+
+Draws = Tensor | OfEachExample
+
 # Draws in force in this thread, by layer. A context variable and no attribute of the layer, so
 # that threads can predict with one model at the same time. Compiled code cannot read context
 # variables, so the layers hold their draws too; a compiled model serves one thread at a time.
-_DRAWS: ContextVar[Mapping[nn.Module, Tensor] | None] = ContextVar("draws", default=None)
+_DRAWS: ContextVar[Mapping[nn.Module, Draws] | None] = ContextVar("draws", default=None)
 
 
-def draws_of(layer: nn.Module) -> Tensor | None:
+def draws_of(layer: nn.Module) -> Any:
     """The draws that `fixed_draws` holds for `layer`, or None."""
     if torch.compiler.is_compiling():
         return getattr(layer, "_held_draws", None)
@@ -127,7 +139,7 @@ def draws_of(layer: nn.Module) -> Tensor | None:
 
 
 @contextmanager
-def use_draws(draws: Mapping[nn.Module, Tensor]) -> Iterator[Mapping[nn.Module, Tensor]]:
+def use_draws(draws: Mapping[nn.Module, Draws]) -> Iterator[Mapping[nn.Module, Draws]]:
     """Within the block, the named layers use these draws and make none of their own."""
     # what this thread's outer block holds, and never what another thread has left on the layer
     outer = _DRAWS.get() or {}
@@ -140,7 +152,7 @@ def use_draws(draws: Mapping[nn.Module, Tensor]) -> Iterator[Mapping[nn.Module, 
         _hold({layer: outer.get(layer) for layer in draws})
 
 
-def _hold(draws: Mapping[nn.Module, Tensor | None]) -> None:
+def _hold(draws: Mapping[nn.Module, Draws | None]) -> None:
     for layer, u in draws.items():
         layer._held_draws = u  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import draws_of, repeat_mask
+from kepsvgp.attention.base import OfEachExample, draws_of, repeat_mask
 from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
@@ -30,14 +30,13 @@ class KEPAttention(KernelSVDAttention):
     r"""Multi-head self-attention as a kernel-eigen pair of sparse variational GPs.
 
     The attention kernel $K = \Phi_q \Phi_k^\top$ is never formed. Its leading singular pairs
-    enter through the scores $E = \Phi_q W_e$ and $R = \Phi_k W_r$; with the inducing variables
-    $u_d \sim q(u_d) = \mathcal{N}(m_d, L_d L_d^\top)$ the two branches are
-    $F^e = E \Lambda^{-1} u$ and $F^r = R \Lambda^{-1} u$, merged and mapped to the head's width:
+    enter through the scores $E = \Phi_q W_e$ and $R = \Phi_k W_r$; with the whitened inducing
+    variables $v_d = \Lambda^{-1} u_d \sim q(v_d) = \mathcal{N}(m_d, L_d L_d^\top)$ the two branches
+    are $F^e = E v$ and $F^r = R v$, merged and mapped to the head's width:
 
-    $$O = (E + R)\, G + b \quad\text{or}\quad O = W_1 [E; R]\, G + b,
-      \qquad G = \Lambda^{-1} u\, W.$$
+    $$O = (E + R)\, G + b \quad\text{or}\quad O = W_1 [E; R]\, G + b, \qquad G = v W.$$
 
-    One draw of $u$ gives a joint draw over all tokens, at a cost linear in their number.
+    One draw of $v$ gives a joint draw over all tokens, at a cost linear in their number.
     Training passes leave behind what the objective needs (`penalties`); nothing else is kept.
 
     Args:
@@ -53,7 +52,7 @@ class KEPAttention(KernelSVDAttention):
         projection: `"dual"`: W_e = Φ_kᵀ X A_r, KSVD's own stationarity condition, with no
             dependence on position or length. `"landmark"`, as in the authors' program: W_e =
             X_Mᵀ A_e from landmark tokens X_M. `"free"`: W_e learnt, the same for all sequences.
-        noise: `"joint"`: one draw of u for a sequence. `"token"`: one for each token, which has
+        noise: `"joint"`: one draw of v for a sequence. `"token"`: one for each token, which has
             the same marginal variances but none of the covariance across tokens.
         branches: `"er"` for the pair; `"ee"` or `"rr"` uses one branch twice (the paper's
             ablation of the asymmetry).
@@ -62,7 +61,7 @@ class KEPAttention(KernelSVDAttention):
         ksvd_loss: `"objective"` is the paper's J². `"residual"`, for the dual projection, is
             the squared distance from K H_r = H_e Λ and its adjoint relative to the scores'
             energy; it is zero at singular pairs only.
-        posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
+        posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
         check_finite: Refuse inputs with NaN or infinity; costs a pass over the input.
 
     References:
@@ -109,9 +108,9 @@ class KEPAttention(KernelSVDAttention):
         self.merge, self.num_tokens = merge, num_tokens
         self.noise, self.branches = noise, branches
         self.check_finite = check_finite
-        self.u_mean = nn.Parameter(torch.randn(num_heads, rank, rank) / rank**0.5)
+        self.v_mean = nn.Parameter(torch.randn(num_heads, rank, rank) / rank**0.5)
         log_scale = torch.full((rank,), posterior_scale).log()
-        self.u_tril_raw = nn.Parameter(torch.diag(log_scale).repeat(num_heads, rank, 1, 1))
+        self.v_tril_raw = nn.Parameter(torch.diag(log_scale).repeat(num_heads, rank, 1, 1))
         self.to_output = nn.Linear(rank, dim // num_heads)
         if num_tokens is not None and merge != "add":
             # W₁ (N × 2N), or its factors Bᵀ (s × 2N) and A (N × s), applied one after the other
@@ -131,9 +130,9 @@ class KEPAttention(KernelSVDAttention):
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*samples batch token dim"]:
-        """A draw of the attention output.
+        """A draw of the attention output; in evaluation its mean, unless draws are asked for.
 
-        Without `num_samples` every sequence has a draw of its own. With it, the output gains a
+        In training every sequence has a draw of its own. With `num_samples` the output gains a
         leading sample axis (or `x` has one already), and all sequences share the draw of a
         sample, so that a prediction does not depend on the rest of its batch.
 
@@ -148,16 +147,17 @@ class KEPAttention(KernelSVDAttention):
         sequences = x.flatten(0, -3)
         mask_of_each = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask_of_each)
-        # q(u_d) = N(m_d, L_d L_dᵀ)
-        u_tril = svgp.lower_cholesky(self.u_tril_raw)
+        # q(v_d) = N(m_d, L_d L_dᵀ)
+        v_tril = svgp.lower_cholesky(self.v_tril_raw)
         call = None
         if self.training:
             sums = self.statistics(pair, mask_of_each)
-            kl = svgp.inducing_kl(self.log_lambda, self.u_mean, u_tril)
-            call = Call(sums, self.log_lambda.clone(), kl)
-        u = self._draws(x, u_tril, num_samples, generator)
-        read_out = self._read_out if self.noise == "joint" else self._read_out_tokens
-        out = self.dropout(read_out(pair, u, x.shape[:-2]))
+            call = Call(sums, self.log_lambda.clone(), svgp.inducing_kl(self.v_mean, v_tril))
+        v, read_out = self._given(sequences, num_samples, generator), self._read_out
+        if v is None:
+            v = self._draws(x, v_tril, num_samples, generator)
+            read_out = self._read_out if self.noise == "joint" else self._read_out_tokens
+        out = self.dropout(read_out(pair, v, x.shape[:-2]))
         if call is not None:
             self.remember(call, out)
         return out
@@ -167,9 +167,9 @@ class KEPAttention(KernelSVDAttention):
         x: Float[Tensor, "batch token dim"],
         mask: Bool[Tensor, "batch token"] | None = None,
     ) -> Float[Tensor, "batch token dim"]:
-        """The output with every u at its mean: no noise, no dropout."""
+        """The output with every v at its mean: no noise, no dropout."""
         self._check_inputs(x, mask, None)
-        return self._read_out(self.scores(x, mask), at_least_float32(self.u_mean), x.shape[:-2])
+        return self._read_out(self.scores(x, mask), at_least_float32(self.v_mean), x.shape[:-2])
 
     @property
     def has_narrow_factors(self) -> bool:
@@ -186,30 +186,40 @@ class KEPAttention(KernelSVDAttention):
     ) -> sampled.Factors:
         """What `forward` multiplies, in evaluation and with `noise="joint"`, to have samples."""
         self._check_inputs(x, mask, num_samples)
-        u = self._draws(x, svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
+        v = self._draws(x, svgp.lower_cholesky(self.v_tril_raw), num_samples, generator)
         merged = self._merge(self.scores(x, mask)).mT
-        return sampled.factors(merged, self._readout(u.squeeze(1)), self._bias())
+        return sampled.factors(merged, self._readout(v.squeeze(1)), self._bias())
 
     def draw(
         self, num_samples: int, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "sample head rank value"] | Int[Tensor, " sample"]:
-        """Draws of the inducing variables u; with `noise="token"`, the seeds of such draws."""
+        """Draws of the inducing variables v; with `noise="token"`, the seeds of such draws."""
         if self.noise == "token":
             return noise_by_place.draw_seeds(num_samples, generator=generator)
-        return self._draw_inducing(svgp.lower_cholesky(self.u_tril_raw), num_samples, generator)
+        return self._draw_inducing(svgp.lower_cholesky(self.v_tril_raw), num_samples, generator)
 
     def _draw_inducing(
-        self, u_tril: Tensor, num_draws: int, generator: torch.Generator | None
+        self, v_tril: Tensor, num_draws: int, generator: torch.Generator | None
     ) -> Tensor:
         if self.sequence_group is not None:
-            generator = common_generator(generator, self.sequence_group, u_tril.device)
-        u_mean = at_least_float32(self.u_mean)
-        return svgp.sample_inducing(u_mean, u_tril, num_draws, generator=generator)
+            generator = common_generator(generator, self.sequence_group, v_tril.device)
+        v_mean = at_least_float32(self.v_mean)
+        return svgp.sample_inducing(v_mean, v_tril, num_draws, generator=generator)
+
+    def _given(
+        self, sequences: Tensor, num_samples: int | None, generator: torch.Generator | None
+    ) -> Float[Tensor, "*sequence head rank value"] | None:
+        """V where it is not drawn: its mean in evaluation, or one that was set for each example."""
+        held = draws_of(self)
+        if isinstance(held, OfEachExample):
+            return held.for_sequences(len(sequences))
+        is_asked = held is not None or num_samples is not None or generator is not None
+        return None if self.training or is_asked else at_least_float32(self.v_mean)
 
     def _draws(
         self,
         x: Tensor,
-        u_tril: Tensor,
+        v_tril: Tensor,
         num_samples: int | None,
         generator: torch.Generator | None,
     ) -> Float[Tensor, "*draw head rank value"]:
@@ -221,10 +231,10 @@ class KEPAttention(KernelSVDAttention):
         drawn = self._shared_draws(num_samples, generator)
         if drawn is None:
             axes = x.shape[:-2] if self.noise == "joint" else x.shape[:-1]
-            u = self._draw_inducing(u_tril, math.prod(axes), generator)
-            return u.unflatten(0, axes)
-        u = drawn if self.noise == "joint" else self._draw_by_place(u_tril, drawn, x.shape[-2])
-        return u if num_samples is None else u.unsqueeze(1)
+            v = self._draw_inducing(v_tril, math.prod(axes), generator)
+            return v.unflatten(0, axes)
+        v = drawn if self.noise == "joint" else self._draw_by_place(v_tril, drawn, x.shape[-2])
+        return v if num_samples is None else v.unsqueeze(1)
 
     def _shared_draws(
         self, num_samples: int | None, generator: torch.Generator | None
@@ -238,35 +248,34 @@ class KEPAttention(KernelSVDAttention):
             raise UserError(f"num_samples must be the {len(held)} fixed draws; got {num_samples}.")
         return held
 
-    def _draw_by_place(self, u_tril: Tensor, seeds: Tensor, num_tokens: int) -> Tensor:
+    def _draw_by_place(self, v_tril: Tensor, seeds: Tensor, num_tokens: int) -> Tensor:
         """Inducing variables for every sample and token, whatever the sequence's length."""
-        eps = noise_by_place.normal(seeds.to(u_tril.device), num_tokens, *u_tril.shape[:-1])
-        return svgp.inducing_from_noise(at_least_float32(self.u_mean), u_tril, eps.to(u_tril))
+        eps = noise_by_place.normal(seeds.to(v_tril.device), num_tokens, *v_tril.shape[:-1])
+        return svgp.inducing_from_noise(at_least_float32(self.v_mean), v_tril, eps.to(v_tril))
 
     def _read_out(
-        self, pair: ScorePair, u: Float[Tensor, "*draw head rank value"], axes: torch.Size
+        self, pair: ScorePair, v: Float[Tensor, "*draw head rank value"], axes: torch.Size
     ) -> Float[Tensor, "*samples batch token dim"]:
         """O = M G + b, with M = E + R or W₁ [E; R]."""
         merged = self._merge(pair).mT.unflatten(0, axes)
-        return dispatch.read_out(merged, self._readout(u), self._bias())
+        return dispatch.read_out(merged, self._readout(v), self._bias())
 
-    def _readout(self, u: Float[Tensor, "*draw head rank value"]) -> Tensor:
-        """G = Λ⁻¹ u W, the map from scores to the head's width."""
-        return svgp.whiten(self.log_lambda, u) @ at_least_float32(self.to_output.weight).mT
+    def _readout(self, v: Float[Tensor, "*draw head rank value"]) -> Tensor:
+        """G = v W, the map from scores to the head's width."""
+        return v @ at_least_float32(self.to_output.weight).mT
 
     def _read_out_tokens(
-        self, pair: ScorePair, u: Float[Tensor, "*draw token head rank value"], axes: torch.Size
+        self, pair: ScorePair, v: Float[Tensor, "*draw token head rank value"], axes: torch.Size
     ) -> Float[Tensor, "*samples batch token dim"]:
-        """O = M W + b, with M = F^e + F^r or W₁ [F^e; F^r]: every token has a u of its own."""
+        """O = M W + b, with M = F^e + F^r or W₁ [F^e; F^r]: every token has a v of its own."""
         e, r = self._branches(pair)
-        inverse = torch.exp(-at_least_float32(self.log_lambda)).unsqueeze(-1).to(e.dtype)
 
         def values(scores: Tensor) -> Tensor:
-            # f_nd = (Λ⁻¹ s_n)ᵀ u_nd
-            scaled = (inverse * scores).unflatten(0, axes)
-            return torch.einsum("... h r n, ... n h r v -> ... h v n", scaled, u.to(e.dtype))
+            # f_nd = s_nᵀ v_nd
+            scores = scores.unflatten(0, axes)
+            return torch.einsum("... h r n, ... n h r v -> ... h v n", scores, v.to(e.dtype))
 
-        # the branches share u, so where they are added their scores can be
+        # the branches share v, so where they are added their scores can be
         if self.merge == "add":
             merged = values(e + r)
         else:

@@ -13,12 +13,13 @@ from kepsvgp.attention.projections import PROJECTIONS, Batch, Projection, ScoreP
 from kepsvgp.attention.statistics import (
     Statistics,
     ksvd_objective,
+    ksvd_relative,
     ksvd_residual,
     statistics,
     sum_over_processes,
 )
 
-KSVDLoss = Literal["objective", "residual"]
+KSVDLoss = Literal["objective", "relative", "residual"]
 
 
 class Call(NamedTuple):
@@ -99,4 +100,6 @@ class KernelSVDAttention(PenalisedAttention):
         total = sum_over_processes(call.statistics)
         if self.ksvd_loss == "residual":
             return ksvd_residual(total)
+        if self.ksvd_loss == "relative":
+            return ksvd_relative(total, call.log_lambda)
         return ksvd_objective(total, call.log_lambda)

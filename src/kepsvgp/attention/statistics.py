@@ -59,6 +59,12 @@ def ksvd_objective(total: Statistics, log_lambda: Float[Tensor, "head rank"]) ->
     return ksvd.objective(total.energy, total.num_tokens, log_lambda, trace).square()
 
 
+def ksvd_relative(total: Statistics, log_lambda: Float[Tensor, "head rank"]) -> Float[Tensor, ""]:
+    """J̃², the paper's penalty without regard to the size of the scores."""
+    trace = total.trace / total.num_tokens.clamp_min(1)
+    return ksvd.relative_objective(total.energy, total.num_tokens, log_lambda, trace).square()
+
+
 def ksvd_residual(total: Statistics) -> Float[Tensor, ""]:
     """Squared distance from K H_r = H_e Λ and its adjoint, relative to the scores' energy."""
     # zero scores have no direction to be wrong about

@@ -138,7 +138,7 @@ def replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 def _copy_maps(kep: KEPAttention, source: Source) -> None:
     """Copies the query and key maps, and begins from the values where the projection has them.
 
-    With H_e = H_r = X W_vᵀ P, u at its mean Λ and W = Pᵀ, where P spans the leading directions
+    With H_e = H_r = X W_vᵀ P, v at its mean I and W = Pᵀ, where P spans the leading directions
     of the values of all heads, the output is (K + Kᵀ) V / n: attention with a cosine kernel.
     """
     maps = (source.query, source.key)
@@ -158,7 +158,7 @@ def _copy_maps(kep: KEPAttention, source: Source) -> None:
     coefficients = torch.einsum("h v c, v r -> h r c", values, basis)
     dual = kep.to_dual.weight.unflatten(0, (2 * kep.num_heads, -1))
     dual[:, :kept] = coefficients.repeat(2, 1, 1)
-    kep.u_mean.copy_(torch.eye(kep.rank).expand_as(kep.u_mean))
+    kep.v_mean.copy_(torch.eye(kep.rank).expand_as(kep.v_mean))
     # ranks beyond the width of a head begin silent
     kep.to_output.weight.zero_()
     kep.to_output.weight[:, :kept] = basis

@@ -103,7 +103,7 @@ def warm_start(converted: ConvertedAttention, calls: list[Call], *, steps: int) 
 def _fit(converted: ConvertedAttention, calls: list[Call], steps: int) -> float:
     pairs = [_pair(converted, call) for call in calls]
     variance = torch.cat([_real(target, mask) for _, mask, target in pairs]).var(dim=0).mean()
-    trained = {n: p for n, p in converted.kep.named_parameters() if n != "u_tril_raw"}
+    trained = {n: p for n, p in converted.kep.named_parameters() if n != "v_tril_raw"}
     parameters = list(trained.values())
     optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -128,17 +128,14 @@ def _fit(converted: ConvertedAttention, calls: list[Call], steps: int) -> float:
 
 @torch.no_grad()
 def balance(kep: KEPAttention) -> None:
-    """Moves scale from the scores to q(u) until Λ⁻¹ m is of size 1, as the prior expects.
+    """Moves scale from the scores to q(v) until its mean is of size 1, as the prior expects.
 
-    The output at the posterior mean stays what it is; the spread of q(u), given as a share of
-    the prior's, becomes the same share of the mean.
+    The output at the posterior mean stays what it is.
     """
-    whitened = torch.exp(-kep.log_lambda).unsqueeze(-1) * kep.u_mean
-    scale = whitened.square().mean().sqrt()
-    kep.u_mean.div_(scale)
+    scale = kep.v_mean.square().mean().sqrt()
+    kep.v_mean.div_(scale)
     for weight in (kep.to_dual.weight,) if kep.projection == "dual" else (kep.w_e, kep.w_r):
         weight.mul_(scale)
-    kep.u_tril_raw.diagonal(dim1=-2, dim2=-1).add_(kep.log_lambda.unsqueeze(1))
 
 
 @torch.no_grad()
@@ -175,7 +172,7 @@ def _to_float(arguments: Any) -> Any:
 def _error(converted: ConvertedAttention, pair: Pair) -> Float[Tensor, ""]:
     """Mean squared error at the posterior mean, over real tokens."""
     kep = converted.kep
-    with use_draws({kep: kep.u_mean.unsqueeze(0)}):
+    with use_draws({kep: kep.v_mean.unsqueeze(0)}):
         out = converted.attend(pair.x, pair.mask)
     return (_real(out, pair.mask) - _real(pair.target, pair.mask)).square().mean()
 

@@ -183,7 +183,7 @@ def _check_layers(model: nn.Module) -> None:
     if not layers:
         raise UserError("model must have a KEP layer; got none. Export others with torch alone.")
     for layer in layers:
-        if getattr(layer, "noise", "joint") != "joint" or not hasattr(layer, "u_mean"):
+        if getattr(layer, "noise", "joint") != "joint" or not hasattr(layer, "v_mean"):
             raise UserError(
                 "all stochastic layers must be KEPAttention with noise='joint': the draws of "
                 f"{type(layer).__name__} with other noise are seeds, which a graph cannot use."

@@ -184,6 +184,22 @@ def objective(
     return 0.5 * weighted / (num_tokens.clamp_min(1) * num_heads) - trace
 
 
+def relative_objective(
+    energy: Float[Tensor, "head rank"],
+    num_tokens: Float[Tensor, ""],
+    log_lambda: Float[Tensor, "head rank"],
+    trace: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    """J̃ = J / (½ mean Σ_s (e² + r²)/λ) = 1 − Tr(W_eᵀ W_r) / (½ mean Σ_s (e² + r²)/λ).
+
+    J grows with the square of a common factor of the coefficients, so that J² shrinks what it
+    should rotate. J̃ has the same zeros but for E = R = 0, and does not depend on that factor.
+    """
+    j = objective(energy, num_tokens, log_lambda, trace)
+    floor = torch.finfo(j.dtype).tiny
+    return j / (j + trace).clamp_min(floor)
+
+
 def mean_trace(
     w_e: Float[Tensor, "*batch head k rank"], w_r: Float[Tensor, "*batch head k rank"]
 ) -> Float[Tensor, "*batch"]:

@@ -1,12 +1,13 @@
 """The pair of sparse variational GPs whose inducing variables are singular directions.
 
-For scores S (E or R), singular values Λ, per head and per value d = 1 … s:
+The paper has inducing variables u_d with prior N(0, Λ²) and f_d = S Λ⁻¹ u_d, for scores S (E or
+R), singular values Λ, per head and per value d = 1 … s. In the whitened v = Λ⁻¹ u that is
 
-    p(u_d) = N(0, Λ²)      q(u_d) = N(m_d, L_d L_dᵀ)      f_d = S Λ⁻¹ u_d
+    p(v_d) = N(0, I)      q(v_d) = N(m_d, L_d L_dᵀ)      f_d = S v_d
 
-so that q(f_d) = N(S Λ⁻¹ m_d, A Aᵀ) with A = S Λ⁻¹ L_d: nothing is inverted but a diagonal.
-A draw of f over all tokens is a draw of u, which both branches share; the N × s × s factor A
-is formed only by `posterior`, for inspection.
+so that q(f_d) = N(S m_d, A Aᵀ) with A = S L_d: nothing is inverted, and Λ is in no term but that
+of the kernel SVD. A draw of f over all tokens is a draw of v, which both branches share; the
+N × s × s factor A is formed only by `posterior`, for inspection.
 """
 
 from typing import NamedTuple
@@ -26,15 +27,15 @@ def lower_cholesky(raw: Float[Tensor, "*shape rank rank"]) -> Float[Tensor, "*sh
 
 
 def sample_inducing(
-    u_mean: Float[Tensor, "head rank value"],
-    u_tril: Float[Tensor, "head value rank rank"],
+    v_mean: Float[Tensor, "head rank value"],
+    v_tril: Float[Tensor, "head value rank rank"],
     num_draws: int,
     *,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "draw head rank value"]:
-    """Joint draws u_d = m_d + L_d ε, with an ε of its own for every head and value."""
-    noise = standard_normal((num_draws, *u_tril.shape[:-1]), u_tril, generator)
-    return inducing_from_noise(u_mean, u_tril, noise)
+    """Joint draws v_d = m_d + L_d ε, with an ε of its own for every head and value."""
+    noise = standard_normal((num_draws, *v_tril.shape[:-1]), v_tril, generator)
+    return inducing_from_noise(v_mean, v_tril, noise)
 
 
 def standard_normal(
@@ -48,19 +49,19 @@ def standard_normal(
 
 
 def inducing_from_noise(
-    u_mean: Float[Tensor, "head rank value"],
-    u_tril: Float[Tensor, "head value rank rank"],
+    v_mean: Float[Tensor, "head rank value"],
+    v_tril: Float[Tensor, "head value rank rank"],
     noise: Float[Tensor, "*draw head value rank"],
 ) -> Float[Tensor, "*draw head rank value"]:
-    """u_d = m_d + L_d ε for standard normal ε."""
-    return u_mean + torch.einsum("h v i j, ... h v j -> ... h i v", u_tril, noise)
+    """v_d = m_d + L_d ε for standard normal ε."""
+    return v_mean + torch.einsum("h v i j, ... h v j -> ... h i v", v_tril, noise)
 
 
-def whiten(
-    log_lambda: Float[Tensor, "head rank"], u: Float[Tensor, "*draw head rank value"]
+def unwhiten(
+    log_lambda: Float[Tensor, "head rank"], v: Float[Tensor, "*draw head rank value"]
 ) -> Float[Tensor, "*draw head rank value"]:
-    """Λ⁻¹ u."""
-    return torch.exp(-at_least_float32(log_lambda)).unsqueeze(-1) * u
+    """U = Λ v, the paper's inducing variables."""
+    return torch.exp(at_least_float32(log_lambda)).unsqueeze(-1) * v
 
 
 def read_out(
@@ -68,7 +69,7 @@ def read_out(
     readout: Float[Tensor, "*draw rank width"],
     bias: Float[Tensor, "*token width"],
 ) -> Float[Tensor, "*both token dim"]:
-    """O = M G + b for merged scores M and G = Λ⁻¹ u W, the heads side by side."""
+    """O = M G + b for merged scores M and G = v W, the heads side by side."""
     return (merged @ readout + bias).transpose(-3, -2).flatten(-2)
 
 
@@ -81,37 +82,23 @@ class Posterior(NamedTuple):
 
 def posterior(
     scores: Float[Tensor, "*batch head token rank"],
-    log_lambda: Float[Tensor, "head rank"],
-    u_mean: Float[Tensor, "head rank value"],
-    u_tril: Float[Tensor, "head value rank rank"],
+    v_mean: Float[Tensor, "head rank value"],
+    v_tril: Float[Tensor, "head value rank rank"],
 ) -> Posterior:
     """Posterior over function values at the tokens that produced `scores` (eq. 16)."""
-    # S Λ⁻¹
-    interpolation = scores * torch.exp(-log_lambda).unsqueeze(-2)
-    # m = S Λ⁻¹ m_d    A = S Λ⁻¹ L_d
-    return Posterior(interpolation @ u_mean, interpolation.unsqueeze(-3) @ u_tril)
+    # m = S m_d    A = S L_d
+    return Posterior(scores @ v_mean, scores.unsqueeze(-3) @ v_tril)
 
 
 def inducing_kl(
-    log_lambda: Float[Tensor, "head rank"],
-    u_mean: Float[Tensor, "head rank value"],
-    u_tril: Float[Tensor, "head value rank rank"],
+    v_mean: Float[Tensor, "head rank value"],
+    v_tril: Float[Tensor, "head value rank rank"],
 ) -> Float[Tensor, ""]:
-    """KL[q(u) ‖ p(u)], summed over heads and values (Proposition 4.1).
+    """KL[q(u) ‖ p(u)] = KL[q(v) ‖ p(v)], summed over heads and values (Proposition 4.1).
 
-    2 KL = tr(Λ⁻² S_d) + m_dᵀ Λ⁻² m_d + log|Λ²| − log|S_d| − s.
+    2 KL = tr S_d + m_dᵀ m_d − log|S_d| − s, with S_d = L_d L_dᵀ.
     """
-    log_lambda, u_mean = at_least_float32(log_lambda), at_least_float32(u_mean)
-    num_values = u_mean.shape[-1]
-    inverse = torch.exp(-log_lambda)
-
-    # tr(Λ⁻² S_d) = ‖Λ⁻¹ L_d‖²
-    trace = (inverse[:, None, :, None] * u_tril).square().sum()
-    # m_dᵀ Λ⁻² m_d
-    mahalanobis = (inverse[:, :, None] * u_mean).square().sum()
-    # log|Λ²|, once for each value
-    logdet_p = 2.0 * num_values * log_lambda.sum()
+    v_mean = at_least_float32(v_mean)
     # log|S_d| = 2 Σ log diag L_d
-    logdet_q = 2.0 * u_tril.diagonal(dim1=-2, dim2=-1).log().sum()
-
-    return 0.5 * (trace + mahalanobis + logdet_p - logdet_q - u_mean.numel())
+    logdet = 2.0 * v_tril.diagonal(dim1=-2, dim2=-1).log().sum()
+    return 0.5 * (v_tril.square().sum() + v_mean.square().sum() - logdet - v_mean.numel())

@@ -158,11 +158,11 @@ def _top(scores: Float[Tensor, "*batch rank token"], rank: int) -> Tensor:
 
 def _moments(layer: KEPAttention, e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """Sums by head of the variances and squared means of both branches at the tokens."""
-    log_lambda, u_mean = layer.log_lambda.double(), layer.u_mean.double()
-    u_tril = svgp.lower_cholesky(layer.u_tril_raw.double())
+    v_mean = layer.v_mean.double()
+    v_tril = svgp.lower_cholesky(layer.v_tril_raw.double())
     variance = energy = torch.zeros(layer.num_heads, dtype=torch.float64)
     for scores in (e, r):
-        found = svgp.posterior(scores.mT.double(), log_lambda, u_mean, u_tril)
+        found = svgp.posterior(scores.mT.double(), v_mean, v_tril)
         variance = variance + found.factor.square().sum(dim=(0, 2, 3, 4))
         energy = energy + found.mean.square().sum(dim=(0, 2, 3))
     return variance, energy
@@ -204,24 +204,19 @@ def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
 
 
 def _posterior(layer: KEPAttention, parts: list[_Part]) -> Posterior:
-    log_lambda, u_mean = layer.log_lambda.double(), layer.u_mean.double()
-    u_tril = svgp.lower_cholesky(layer.u_tril_raw.double())
+    v_mean = layer.v_mean.double()
+    v_tril = svgp.lower_cholesky(layer.v_tril_raw.double())
     heads = range(layer.num_heads)
-    kl = [
-        float(svgp.inducing_kl(log_lambda[h, None], u_mean[h, None], u_tril[h, None]))
-        for h in heads
-    ]
-    inverse = torch.exp(-log_lambda)
-    # diag Λ⁻¹ S_d Λ⁻¹ = row sums of (Λ⁻¹ L_d)²
-    variances = (inverse[:, None, :, None] * u_tril).square().sum(dim=-1)
-    means = svgp.whiten(log_lambda, u_mean)
+    kl = [float(svgp.inducing_kl(v_mean[h, None], v_tril[h, None])) for h in heads]
+    # diag S_d = row sums of L_d²
+    variances = v_tril.square().sum(dim=-1)
     variance = torch.stack([p.variance for p in parts if p.variance is not None]).sum(dim=0)
     energy = torch.stack([p.energy for p in parts if p.energy is not None]).sum(dim=0)
     tiny = torch.finfo(energy.dtype).tiny
     return Posterior(
         kl=kl,
         scale=variances.mean(dim=(1, 2)).sqrt().tolist(),
-        signal=means.square().mean(dim=(1, 2)).sqrt().tolist(),
+        signal=v_mean.square().mean(dim=(1, 2)).sqrt().tolist(),
         # √(var / (var + mean²))
         noise=(variance / (variance + energy).clamp_min(tiny)).sqrt().tolist(),
     )
