@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -311,6 +311,30 @@ class KEPAttention(KernelSVDAttention):
         checks.tokens(x, mask, num_samples, dim=self.dim, num_tokens=num_tokens)
         if self.check_finite and not x.isfinite().all():
             raise UserError("x must be finite; it has NaN or infinite entries.")
+
+    def set_factor(self, factor: Float[Tensor, "*blocks size size"]) -> None:
+        """Gives q(v) the covariance L Lᵀ, in blocks of any size; see `svgp.inducing_from_noise`."""
+        size = factor.shape[-1]
+        groups = self.num_heads if size < self.v_mean.numel() else 1
+        factor = factor.to(self.v_mean).reshape(groups, -1, size, size)
+        diagonal = factor.diagonal(dim1=-2, dim2=-1)
+        raw = factor.tril(diagonal=-1) + torch.diag_embed(diagonal.log())
+        self._reshape_factor(raw.shape)
+        with torch.no_grad():
+            self.v_tril_raw.copy_(raw)
+
+    def _reshape_factor(self, shape: torch.Size) -> None:
+        if self.v_tril_raw.shape != shape:
+            made = self.v_tril_raw.new_empty(shape)
+            self.v_tril_raw = nn.Parameter(made, requires_grad=self.v_tril_raw.requires_grad)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        stored = state_dict.get(f"{prefix}v_tril_raw")
+        if stored is not None and math.prod(stored.shape[:-1]) == self.v_mean.numel():
+            self._reshape_factor(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
         """The settings that the parameters do not show."""

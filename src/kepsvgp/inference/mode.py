@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 
 from torch import nn
 
+from kepsvgp.errors import UserError
+
 _ONE_AT_A_TIME = threading.RLock()
 
 # kept by every module; the copy may get hooks and children of its own
@@ -53,6 +55,21 @@ def is_bound(model: nn.Module) -> bool:
         or type(module).__name__.startswith("FSDP")
         for module in model.modules()
     )
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode through which gradients reach inputs and draws alone."""
+    if is_bound(model):
+        raise UserError(
+            "model must be the model itself, not compiled or wrapped; this one is. Give what was "
+            "compiled, such as model._orig_mod."
+        )
+    copy = copy_of(model, lambda module: False)
+    for module in copy.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(parameter.detach(), requires_grad=False)
+    return copy
 
 
 def copy_of(model: nn.Module, is_training: Callable[[nn.Module], bool]) -> nn.Module:

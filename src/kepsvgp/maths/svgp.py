@@ -28,12 +28,12 @@ def lower_cholesky(raw: Float[Tensor, "*shape rank rank"]) -> Float[Tensor, "*sh
 
 def sample_inducing(
     v_mean: Float[Tensor, "head rank value"],
-    v_tril: Float[Tensor, "head value rank rank"],
+    v_tril: Float[Tensor, "group block size size"],
     num_draws: int,
     *,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "draw head rank value"]:
-    """Joint draws v_d = m_d + L_d ε, with an ε of its own for every head and value."""
+    """Joint draws v = m + L ε; see `inducing_from_noise`."""
     noise = standard_normal((num_draws, *v_tril.shape[:-1]), v_tril, generator)
     return inducing_from_noise(v_mean, v_tril, noise)
 
@@ -50,11 +50,17 @@ def standard_normal(
 
 def inducing_from_noise(
     v_mean: Float[Tensor, "head rank value"],
-    v_tril: Float[Tensor, "head value rank rank"],
-    noise: Float[Tensor, "*draw head value rank"],
+    v_tril: Float[Tensor, "group block size size"],
+    noise: Float[Tensor, "*draw group block size"],
 ) -> Float[Tensor, "*draw head rank value"]:
-    """v_d = m_d + L_d ε for standard normal ε."""
-    return v_mean + torch.einsum("h v i j, ... h v j -> ... h i v", v_tril, noise)
+    """v_d = m_d + L_d ε for standard normal ε, with an L_d for each head and value.
+
+    After `fit_posterior` the factor may have larger blocks, one for each head or one for all: of
+    the same numbers in the same order, by head, value and inducing variable.
+    """
+    heads, rank, values = v_mean.shape
+    spread = torch.einsum("g b i j, ... g b j -> ... g b i", v_tril, noise)
+    return v_mean + spread.reshape(*noise.shape[:-3], heads, values, rank).mT
 
 
 def unwhiten(
@@ -92,7 +98,7 @@ def posterior(
 
 def inducing_kl(
     v_mean: Float[Tensor, "head rank value"],
-    v_tril: Float[Tensor, "head value rank rank"],
+    v_tril: Float[Tensor, "group block size size"],
 ) -> Float[Tensor, ""]:
     """KL[q(u) ‖ p(u)] = KL[q(v) ‖ p(v)], summed over heads and values (Proposition 4.1).
 

@@ -1,0 +1,120 @@
+"""A model linearised in the inducing variables of its KEP layers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kepsvgp.attention.base import OfEachExample, use_draws
+from kepsvgp.attention.kep import KEPAttention
+from kepsvgp.errors import UserError
+from kepsvgp.inference.mode import frozen
+from kepsvgp.inference.prediction import Prediction, call, to_device
+from kepsvgp.maths import gauss_newton, svgp
+
+
+class Linearised(NamedTuple):
+    """Logits at the posterior mean, and their derivatives by v of each layer, in its order."""
+
+    logits: Float[Tensor, "example class"]
+    jacobians: dict[nn.Module, Float[Tensor, "example class head value rank"]]
+
+
+def kep_layers(model: nn.Module) -> list[KEPAttention]:
+    """The KEP layers of any model, each once; a model without any is refused."""
+    layers = [module for module in model.modules() if isinstance(module, KEPAttention)]
+    if not layers:
+        raise UserError("model must have a KEP layer; got none. Call convert first.")
+    return layers
+
+
+def linearise(model: nn.Module, inputs: Any) -> Linearised:
+    """One pass over a batch, and one backward pass a class, for a model from `mode.frozen`.
+
+    Every example has values v of its own, so that the gradient of a sum over examples holds
+    that of each.
+    """
+    layers, size = kep_layers(model), batch_size(inputs)
+    leaves = [
+        layer.v_mean.detach().expand(size, *layer.v_mean.shape).clone().requires_grad_()
+        for layer in layers
+    ]
+    given = {layer: OfEachExample(v) for layer, v in zip(layers, leaves, strict=True)}
+    with torch.enable_grad(), use_draws(given):
+        logits = call(model, inputs)
+        last = logits.shape[-1] - 1
+        by_class = [
+            torch.autograd.grad(logits[:, c].sum(), leaves, retain_graph=c < last)
+            for c in range(last + 1)
+        ]
+    stacked = (torch.stack(each, dim=1).mT for each in zip(*by_class, strict=True))
+    return Linearised(logits.detach(), dict(zip(layers, stacked, strict=True)))
+
+
+def gaussian_logits(
+    found: Linearised, factors: Sequence[Tensor], num_samples: int = 64
+) -> Float[Tensor, "sample example class"]:
+    """Draws from the Gaussian of the linearised logits, the same normal numbers for all examples.
+
+    f ~ N(f(m), J L Lᵀ Jᵀ) needs a factor of a matrix as large as there are classes, and no
+    further pass of the model.
+    """
+    logits = found.logits.double()
+    covariance = torch.zeros(*logits.shape, logits.shape[-1], dtype=torch.float64)
+    for jacobian, factor in zip(found.jacobians.values(), factors, strict=True):
+        blocks = factor.flatten(0, -3).double()
+        shaped = jacobian.double().reshape(*jacobian.shape[:2], *blocks.shape[:2])
+        covariance = covariance.to(logits.device) + gauss_newton.logit_covariance(shaped, blocks)
+    # logits that cannot vary, such as those of equal classes, leave it singular
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    noise = _balanced_normals(max(num_samples, 2 * logits.shape[-1]), logits.shape[-1])
+    return logits + torch.einsum("n c k, s k -> s n c", root, noise.to(root.device))
+
+
+def _balanced_normals(count: int, size: int) -> Float[Tensor, "count size"]:
+    """Normal numbers, always the same, whose mean is 0 and whose covariance is I as they are."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(count // 2, size, generator=generator, dtype=torch.float64)
+    # each pair of ±ε is one direction; orthonormal columns make the sum over them I
+    columns = torch.linalg.qr(half).Q * (count // 2) ** 0.5
+    return torch.cat([columns, -columns])
+
+
+def predict_linear(model: nn.Module, inputs: Any) -> Prediction:
+    """The prediction of the model linearised in v at its mean: no samples of the network.
+
+    One pass, and one backward pass a class through what follows the first KEP layer.
+    """
+    layers = kep_layers(model)
+    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
+    found = linearise(frozen(model), inputs)
+    logits = gaussian_logits(found, factors).to(found.logits.dtype)
+    return replace(Prediction.from_logits(logits), num_samples=None)
+
+
+def batch_size(inputs: Any) -> int:
+    """Examples of a batch, a tensor or a mapping of tensors."""
+    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
+    return len(first)
+
+
+def labelled(
+    batches: Iterable[Any], device: torch.device | None
+) -> Iterator[tuple[Any, Int[Tensor, " example"]]]:
+    """Inputs and labels: of tuples the first two, of mappings all but `labels` and that."""
+    for batch in batches:
+        if isinstance(batch, Mapping) and "labels" in batch:
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            labels = batch["labels"]
+        elif isinstance(batch, tuple | list) and len(batch) >= 2:
+            inputs, labels = batch[0], batch[1]
+        else:
+            raise UserError(
+                "batches must be (inputs, labels), or mappings that have `labels`; got a "
+                f"{type(batch).__name__}."
+            )
+        yield to_device(inputs, device), labels.to(device)

@@ -1,0 +1,221 @@
+"""Fits q(v) of a trained model's KEP layers in one pass: the Gauss–Newton (Laplace) posterior.
+
+The mean stays what it is, so that a model at its posterior mean answers as before; what is
+fitted is the spread around it. See `kepsvgp.maths.gauss_newton` for the formulas.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kepsvgp.attention.kep import KEPAttention
+from kepsvgp.errors import UserError
+from kepsvgp.inference.linear import gaussian_logits, kep_layers, labelled, linearise
+from kepsvgp.inference.mode import frozen
+from kepsvgp.inference.prediction import predict
+from kepsvgp.maths import gauss_newton, svgp
+
+Structure = Literal["value", "head", "layer"]
+
+# precisions that are tried, from the model's own prior to next to no spread
+PRECISIONS = tuple(10.0**power for power in torch.arange(-1, 5.1, 0.5).tolist())
+# mean trace of diag p − p pᵀ below which examples say next to nothing
+SATURATED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class PosteriorFit:
+    """What `fit_posterior` found.
+
+    Attributes:
+        prior_precision: τ, chosen or given; 1 is the prior that the layers are trained with.
+        effective_dimension: d_eff of each layer: how many values the examples determine.
+        num_examples: Examples that were seen.
+        nll: Validation NLL by τ where τ was chosen by it; infinity stands for the mean alone.
+    """
+
+    prior_precision: float
+    effective_dimension: tuple[float, ...]
+    num_examples: int
+    nll: dict[float, float]
+
+    @property
+    def expected_epistemic(self) -> float:
+        """d_eff / 2N, about how much draws from q(v) disagree, in nats."""
+        return sum(self.effective_dimension) / (2 * self.num_examples)
+
+
+def fit_posterior(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    validation: Iterable[Any] | None = None,
+    structure: Structure = "value",
+    prior_precision: float | None = None,
+    device: torch.device | None = None,
+) -> PosteriorFit:
+    """Fits the covariance of q(v) of every KEP layer to labelled examples; the mean stays.
+
+    One pass over `batches`, with one backward pass a class through what follows the first KEP
+    layer. Where training examples are learnt by heart they determine nothing, and the posterior
+    would be the prior: choose τ with `validation`, or give batches that were held out.
+
+    Args:
+        model: Any classifier with KEP layers; changed in place.
+        batches: `(inputs, labels, …)`, or mappings that have `labels`.
+        validation: Held-out batches whose NLL chooses the prior precision.
+        structure: A block of the covariance for each head and value, as in the paper, for each
+            head, or for the whole layer.
+        prior_precision: τ; by default the one of the least validation NLL, or of the largest
+            evidence without validation data.
+        device: Where the batches go.
+    """
+    layers = kep_layers(model)
+    found = _matrices(model, batches, structure, device)
+    values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
+    scores: dict[float, float] = {}
+    if prior_precision is None and validation is not None:
+        scores = _validation_scores(model, found.matrices, validation, device)
+        prior_precision = min(PRECISIONS, key=lambda tau: scores[tau])
+    elif prior_precision is None:
+        prior_precision = _by_evidence(layers, values)
+        if found.information < SATURATED:
+            warnings.warn(
+                "the examples are predicted with certainty, so that they determine next to "
+                "nothing and the posterior would be the prior; give `validation`, or batches "
+                "that the model was not trained on.",
+                stacklevel=2,
+            )
+    for layer, matrix in zip(layers, found.matrices, strict=True):
+        layer.set_factor(gauss_newton.covariance_factor(matrix, prior_precision))
+    dims = [gauss_newton.effective_dimension(v, prior_precision).item() for v in values]
+    return PosteriorFit(prior_precision, tuple(dims), found.num_examples, scores)
+
+
+def find_spread(
+    model: nn.Module,
+    validation: Iterable[Any],
+    *,
+    tolerance: float = 0.01,
+    num_samples: int = 20,
+    seed: int = 0,
+    device: torch.device | None = None,
+) -> float:
+    """Widens q(v) by the largest common factor of L that the validation NLL bears.
+
+    The NLL may be higher than the least that any factor gives by `tolerance`, as a share of it.
+    Factors are searched by bisection between 1/100 and 100, on the same draws. Returns the factor.
+    """
+    held_out = list(labelled(validation, device))
+    layers = kep_layers(model)
+    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
+
+    def nll(log_factor: float) -> float:
+        for layer, factor in zip(layers, factors, strict=True):
+            layer.set_factor(factor * math.exp(log_factor))
+        return _nll(model, held_out, num_samples, seed)
+
+    grid = torch.linspace(-math.log(100), math.log(100), 13).tolist()
+    scores = [nll(each) for each in grid]
+    bound = min(scores) * (1 + tolerance)
+    last = max(i for i, score in enumerate(scores) if score <= bound)
+    low, high = grid[last], grid[min(last + 1, len(grid) - 1)]
+    for _ in range(6):
+        middle = (low + high) / 2
+        low, high = (middle, high) if nll(middle) <= bound else (low, middle)
+    nll(low)
+    return math.exp(low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    matrices: list[Float[Tensor, "block size size"]]
+    num_examples: int
+    information: float
+    """Mean trace of the likelihood's Fisher information."""
+
+
+def _matrices(
+    model: nn.Module, batches: Iterable[Any], structure: Structure, device: torch.device | None
+) -> _Matrices:
+    """G of every layer, its blocks of the asked structure, in float64."""
+    if structure not in ("value", "head", "layer"):
+        raise UserError(f"structure must be 'value', 'head' or 'layer'; got {structure!r}.")
+    copy, sums, count, information = frozen(model), [], 0, 0.0
+    for inputs, _ in labelled(batches, device):
+        found = linearise(copy, inputs)
+        logits = found.logits.double()
+        blocks = [_blocks(each.double(), structure) for each in found.jacobians.values()]
+        new = [gauss_newton.matrix(each, logits) for each in blocks]
+        sums = new if not sums else [a + b for a, b in zip(sums, new, strict=True)]
+        count += len(logits)
+        information += (1 - logits.softmax(-1).square().sum(-1)).sum().item()
+    if count == 0:
+        raise UserError("batches must hold at least one example; got none.")
+    return _Matrices(sums, count, information / count)
+
+
+def _blocks(
+    jacobian: Float[Tensor, "example class head value rank"], structure: Structure
+) -> Float[Tensor, "example class block size"]:
+    if structure == "value":
+        return jacobian.flatten(2, 3)
+    return jacobian.flatten(3) if structure == "head" else jacobian.flatten(2).unsqueeze(2)
+
+
+def _by_evidence(layers: Sequence[KEPAttention], values: Sequence[Tensor]) -> float:
+    """The precision of the largest Laplace evidence; 1 where every mean is zero."""
+    squared = sum(layer.v_mean.detach().double().square().sum().item() for layer in layers)
+    if squared == 0:
+        return 1.0
+    spectrum = torch.cat([each.flatten() for each in values])
+
+    def evidence(tau: float) -> float:
+        return gauss_newton.log_evidence(spectrum, tau, squared).item()
+
+    return max(PRECISIONS, key=evidence)
+
+
+def _validation_scores(
+    model: nn.Module,
+    matrices: Sequence[Tensor],
+    validation: Iterable[Any],
+    device: torch.device | None,
+) -> dict[float, float]:
+    """NLL of the linearised prediction for every precision, in one pass."""
+    copy, totals, count = frozen(model), dict.fromkeys((*PRECISIONS, math.inf), 0.0), 0
+    factors = {
+        tau: [gauss_newton.covariance_factor(matrix, tau) for matrix in matrices]
+        for tau in PRECISIONS
+    }
+    for inputs, labels in labelled(validation, device):
+        found = linearise(copy, inputs)
+        rows = torch.arange(len(labels))
+        for tau in totals:
+            logits = found.logits.double().unsqueeze(0)
+            if tau in factors:
+                logits = gaussian_logits(found, factors[tau])
+            probs = logits.softmax(dim=-1).mean(dim=0)[rows, labels]
+            totals[tau] -= probs.clamp_min(torch.finfo(probs.dtype).tiny).log().sum().item()
+        count += len(labels)
+    if count == 0:
+        raise UserError("validation must hold at least one example; got none.")
+    return {tau: total / count for tau, total in totals.items()}
+
+
+def _nll(model: nn.Module, held_out: Sequence[Any], num_samples: int, seed: int) -> float:
+    total, count = 0.0, 0
+    for inputs, labels in held_out:
+        generator = torch.Generator(labels.device).manual_seed(seed)
+        probs = predict(model, inputs, num_samples=num_samples, generator=generator).probs
+        log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+        total += F.nll_loss(log_probs, labels, reduction="sum").item()
+        count += len(labels)
+    return total / max(count, 1)

@@ -1,0 +1,203 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from kepsvgp import KEPAttention, predict
+from kepsvgp.attention.base import OfEachExample, use_draws
+from kepsvgp.errors import UserError
+from kepsvgp.inference.linear import gaussian_logits, linearise, predict_linear
+from kepsvgp.inference.mode import frozen
+from kepsvgp.inference.posterior import find_spread, fit_posterior
+from kepsvgp.maths import svgp
+
+TOKEN, DIM, HEAD, RANK, CLASS = 5, 6, 2, 3, 4
+STRUCTURES = ["value", "head", "layer"]
+
+
+class Model(nn.Module):
+    """Two KEP layers, dropout and a batch norm, in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(DIM)
+        self.layers = nn.ModuleList([KEPAttention(DIM, HEAD, rank=RANK) for _ in range(2)])
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(DIM, CLASS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x.mT).mT
+        for layer in self.layers:
+            x = x + 5 * layer(x)
+        return 3 * self.head(x.tanh().mean(1))
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model().double()
+
+
+def data(size: int = 11, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, TOKEN, DIM, generator=generator, dtype=torch.float64)
+    return x, torch.randint(CLASS, (size,), generator=generator)
+
+
+def brute_force(model: Model, x: Tensor) -> list[Tensor]:
+    """∂ logits / ∂v of each layer, example by example, by autograd's own Jacobian."""
+    model = model.eval()
+    found = []
+    for layer in model.layers:
+
+        def logits(v: Tensor, row: Tensor, layer: nn.Module = layer) -> Tensor:
+            with use_draws({layer: OfEachExample(v.unsqueeze(0))}):
+                return model(row.unsqueeze(0))[0]
+
+        rows = [
+            torch.autograd.functional.jacobian(lambda v, r=row: logits(v, r), layer.v_mean)
+            for row in x
+        ]
+        # (example class head rank value) → values before ranks
+        found.append(torch.stack(rows).mT)
+    return found
+
+
+def test_jacobians_are_autograd_s_and_nothing_is_touched(model) -> None:
+    x, _ = data()
+    modes = [module.training for module in model.modules()]
+    found = linearise(frozen(model), x)
+    assert [module.training for module in model.modules()] == modes
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    for jacobian, expected in zip(found.jacobians.values(), brute_force(model, x), strict=True):
+        assert_close(jacobian, expected)
+    assert_close(found.logits, model(x))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_covariance_is_the_inverse_of_the_brute_force_matrix(model, structure) -> None:
+    x, y = data()
+    batches = [(x[:4], y[:4]), {"x": x[4:], "labels": y[4:]}]
+    result = fit_posterior(model, batches, structure=structure, prior_precision=2.5)
+    probs = model.eval()(x).softmax(-1).detach()
+    information = torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
+    for layer, jacobian in zip(model.layers, brute_force(model, x), strict=True):
+        flat = jacobian.flatten(2)
+        whole = torch.einsum("n c i, n c k, n k j -> i j", flat, information, flat)
+        tril = svgp.lower_cholesky(layer.v_tril_raw).flatten(0, 1)
+        size = tril.shape[-1]
+        assert size == {"value": RANK, "head": RANK**2, "layer": HEAD * RANK**2}[structure]
+        for b, factor in enumerate(tril):
+            rows = slice(b * size, (b + 1) * size)
+            precision = whole[rows, rows] + 2.5 * torch.eye(size, dtype=torch.float64)
+            assert_close(factor @ factor.mT, torch.linalg.inv(precision))
+    assert result.num_examples == 11
+    assert 0 < sum(result.effective_dimension) < 2 * HEAD * RANK**2
+    assert result.expected_epistemic == sum(result.effective_dimension) / 22
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_draws_have_the_fitted_covariance_and_survive_the_disk(model, structure) -> None:
+    x, y = data()
+    fit_posterior(model, [(x, y)], structure=structure, prior_precision=1.0)
+    again = Model().double()
+    again.load_state_dict(model.state_dict())
+    for layer, other in zip(model.layers, again.layers, strict=True):
+        v = other.draw(20_000, generator=torch.Generator().manual_seed(0))
+        centred = (v - layer.v_mean).mT.flatten(1)
+        tril = svgp.lower_cholesky(layer.v_tril_raw).flatten(0, 1)
+        expected = torch.block_diag(*(tril @ tril.mT))
+        scale = expected.diagonal()
+        spread = (scale[:, None] * scale + expected.square()) / len(v)
+        found = centred.mT @ centred / len(v)
+        assert ((found - expected).abs() <= 5 * spread.sqrt()).all()
+
+
+def test_mean_stays_to_the_last_digit(model) -> None:
+    x, y = data()
+    model.eval()
+    before = model(x)
+    fit_posterior(model, [(x, y)], validation=[data(7, seed=1)])
+    assert torch.equal(model(x), before)
+
+
+def test_validation_chooses_the_precision_of_the_least_nll(model) -> None:
+    result = fit_posterior(model, [data(40)], validation=[data(40, seed=1)])
+    finite = {tau: score for tau, score in result.nll.items() if math.isfinite(tau)}
+    assert result.prior_precision == min(finite, key=lambda tau: finite[tau])
+    assert math.inf in result.nll
+
+
+def test_linear_prediction_is_the_sampled_one_where_the_spread_is_small(model) -> None:
+    x, y = data()
+    fit_posterior(model, [(x, y)], prior_precision=1e4)
+    linear = predict_linear(model, x)
+    generator = torch.Generator().manual_seed(0)
+    sampled = predict(model, x, num_samples=2000, generator=generator)
+    assert_close(linear.probs, sampled.probs, rtol=0, atol=2e-4)
+    assert_close(linear.epistemic.mean(), sampled.epistemic.mean(), rtol=0.1, atol=0)
+
+
+def test_gaussian_logits_have_the_covariance_of_the_linear_model(model) -> None:
+    x, _ = data(3)
+    found = linearise(frozen(model), x)
+    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in model.layers]
+    logits = gaussian_logits(found, factors)
+    expected = torch.zeros(3, CLASS, CLASS, dtype=torch.float64)
+    for jacobian, factor in zip(found.jacobians.values(), factors, strict=True):
+        whole = torch.block_diag(*factor.flatten(0, 1))
+        flat = jacobian.flatten(2)
+        expected += flat @ whole @ whole.T @ flat.mT
+    centred = logits - found.logits
+    covariance = torch.einsum("s n c, s n k -> n c k", centred, centred) / len(logits)
+    assert_close(covariance, expected)
+    assert_close(centred.mean(0), torch.zeros_like(found.logits))
+
+
+@pytest.mark.parametrize("tolerance", [0.01, 0.1])
+def test_find_spread_is_the_widest_that_the_nll_bears(model, tolerance) -> None:
+    x, y = data(60)
+    # an answer that is right has something to lose
+    y = model.eval()(x).argmax(-1)
+    fit_posterior(model, [(x, y)], prior_precision=10.0)
+    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in model.layers]
+
+    def nll(scale: float) -> float:
+        for layer, factor in zip(model.layers, factors, strict=True):
+            layer.set_factor(factor * scale)
+        found = predict(model, x, num_samples=20, generator=torch.Generator().manual_seed(0))
+        return -found.probs[torch.arange(60), y].log().mean().item()
+
+    scale = find_spread(model, [(x, y)], tolerance=tolerance)
+    for layer, factor in zip(model.layers, factors, strict=True):
+        assert_close(svgp.lower_cholesky(layer.v_tril_raw), factor * scale)
+    least = min(nll(10**power) for power in (-2, -1, -0.5, 0))
+    assert 0.01 < scale < 100
+    assert nll(scale) <= least * (1 + tolerance) * 1.001
+    assert nll(scale * 1.2) > least * (1 + tolerance)
+
+
+def test_saturated_examples_are_warned_of(model) -> None:
+    x, y = data()
+    with torch.no_grad():
+        model.head[1].weight.mul_(1e3)
+    with pytest.warns(UserWarning, match="certainty"):
+        fit_posterior(model, [(x, y)])
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "message"),
+    [
+        ([], {}, "at least one example"),
+        ([torch.zeros(2, TOKEN, DIM)], {}, "inputs, labels"),
+    ],
+)
+def test_mistakes_are_told(model, batches, options, message) -> None:
+    with pytest.raises(UserError, match=message):
+        fit_posterior(model, batches, **options)
+
+
+def test_model_without_kep_layers_is_refused() -> None:
+    with pytest.raises(UserError, match="KEP layer"):
+        fit_posterior(nn.Linear(3, 2), [(torch.zeros(1, 3), torch.zeros(1).long())])
