@@ -104,9 +104,9 @@ def run(arm: str, seed: int, data: Benchmark, options: argparse.Namespace) -> No
     for name, examples in splits.items():
         loader = map(for_hugging_face, batches(examples, 64, bucket=True))
         prediction = predict_batches(model, loader, num_samples=10, seed=0)
-        assert prediction.labels is not None
+        assert prediction.targets is not None
         prediction.save(options.out / f"{arm}-{seed}-{name}.safetensors")
-        found[name] = all_metrics(prediction.probs, prediction.labels)
+        found[name] = all_metrics(prediction.probs, prediction.targets)
         found[name]["epistemic"] = float(prediction.epistemic.mean())
         print(f"  {name}: {row(found[name])}", flush=True)
     settings = {name: str(value) for name, value in vars(options).items() if name != "out"}
@@ -129,7 +129,7 @@ def compare(options: argparse.Namespace) -> None:
         runs = [options.out / f"{arm}-{seed}" for seed in range(options.seeds)]
         records = [read_json(path.with_suffix(".json"))["metrics"][split] for path in runs]
         saved = [Prediction.load(Path(f"{path}-{split}.safetensors")) for path in runs]
-        probs[arm], labels = torch.stack([each.probs for each in saved]), saved[0].labels
+        probs[arm], labels = torch.stack([each.probs for each in saved]), saved[0].targets
         cells = []
         for name, (factor, digits) in COLUMNS.items():
             values = torch.tensor([record[name] * factor for record in records])

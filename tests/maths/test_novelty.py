@@ -22,7 +22,7 @@ def test_moments_are_those_of_the_real_tokens(features) -> None:
     is_real = torch.arange(29) % 3 != 0
     found = novelty.moments(q, is_real)
     real = q[:, is_real]
-    assert found.count == is_real.sum()
+    assert found.num_tokens == is_real.sum()
     assert_close(found.mean, real.mean(1), **EXACT)
     assert_close(found.covariance, torch.stack([h.T.cov(correction=0) for h in real]), **EXACT)
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import OfEachExample, use_draws
+from kepsvgp.attention.base import Draws, OfEachExample, use_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError
 from kepsvgp.inference.mode import frozen
@@ -42,7 +42,9 @@ def linearise(model: nn.Module, inputs: Any) -> Linearised:
         layer.v_mean.detach().expand(size, *layer.v_mean.shape).clone().requires_grad_()
         for layer in layers
     ]
-    given = {layer: OfEachExample(v) for layer, v in zip(layers, leaves, strict=True)}
+    given: dict[nn.Module, Draws] = {
+        layer: OfEachExample(v) for layer, v in zip(layers, leaves, strict=True)
+    }
     with torch.enable_grad(), use_draws(given):
         logits = call(model, inputs)
         last = logits.shape[-1] - 1

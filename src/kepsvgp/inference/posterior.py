@@ -83,7 +83,7 @@ def fit_posterior(
     scores: dict[float, float] = {}
     if prior_precision is None and validation is not None:
         scores = _validation_scores(model, found.matrices, validation, device)
-        prior_precision = min(PRECISIONS, key=lambda tau: scores[tau])
+        prior_precision = min(PRECISIONS, key=scores.__getitem__)
     elif prior_precision is None:
         prior_precision = _by_evidence(layers, values)
         if found.information < SATURATED:
@@ -93,10 +93,11 @@ def fit_posterior(
                 "that the model was not trained on.",
                 stacklevel=2,
             )
+    tau = float(prior_precision)
     for layer, matrix in zip(layers, found.matrices, strict=True):
-        layer.set_factor(gauss_newton.covariance_factor(matrix, prior_precision))
-    dims = [gauss_newton.effective_dimension(v, prior_precision).item() for v in values]
-    return PosteriorFit(prior_precision, tuple(dims), found.num_examples, scores)
+        layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
+    dims = [gauss_newton.effective_dimension(v, tau).item() for v in values]
+    return PosteriorFit(tau, tuple(dims), found.num_examples, scores)
 
 
 def find_spread(

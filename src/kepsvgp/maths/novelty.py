@@ -26,7 +26,7 @@ from torch import Tensor
 class Moments(NamedTuple):
     """Sums over tokens, in float64, from which means and second moments follow."""
 
-    count: Float[Tensor, ""]
+    num_tokens: Float[Tensor, ""]
     total: Float[Tensor, "*shape feature"]
     second: Float[Tensor, "*shape feature feature"]
 
@@ -37,12 +37,12 @@ class Moments(NamedTuple):
     @property
     def mean(self) -> Float[Tensor, "*shape feature"]:
         """E φ."""
-        return self.total / self.count
+        return self.total / self.num_tokens
 
     @property
     def second_moment(self) -> Float[Tensor, "*shape feature feature"]:
         """C = E φ φᵀ."""
-        return self.second / self.count
+        return self.second / self.num_tokens
 
     @property
     def covariance(self) -> Float[Tensor, "*shape feature feature"]:

@@ -32,12 +32,13 @@ def pooled(
 
     Without `num_samples` a stochastic model has a draw of its own for every example.
     """
-    with evaluating(model) as model:
-        if num_samples is None or not stochastic_layers(model):
-            features = _features(model, inputs, generator=generator)
+    with evaluating(model) as evaluated:
+        assert isinstance(evaluated, Classifier)
+        if num_samples is None or not stochastic_layers(evaluated):
+            features = _features(evaluated, inputs, generator=generator)
         else:
-            with fixed_draws(model, num_samples, generator=generator):
-                features = _features(model, inputs, num_samples=num_samples)
+            with fixed_draws(evaluated, num_samples, generator=generator):
+                features = _features(evaluated, inputs, num_samples=num_samples)
     # no sample axis where nothing before the head draws
     return features if features.ndim == 3 else features.unsqueeze(0)
 
