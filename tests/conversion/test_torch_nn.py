@@ -61,14 +61,17 @@ def test_padding_does_not_change_the_prediction(batch_first: bool, norm_first: b
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_encoder_in_evaluation_is_stochastic(padded: bool) -> None:
+def test_encoder_in_evaluation_draws_where_it_is_asked_to(padded: bool) -> None:
     model = convert(Pooled(), rank=3, posterior_scale=1.0).eval()
     inputs = batch() if padded else {"x": batch()["x"]}
 
     with torch.no_grad():
-        first, second = model(**inputs), model(**inputs)
+        mean, again = model(**inputs), model(**inputs)
+        with fixed_draws(model, 1):
+            drawn = model(**inputs)
 
-    assert (first - second).abs().min() > 0
+    assert torch.equal(mean, again)
+    assert (drawn - mean).abs().min() > 0
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

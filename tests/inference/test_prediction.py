@@ -11,7 +11,8 @@ from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.prediction import entropy, predict_batches
-from kepsvgp.methods import ensemble, mc_dropout, msp
+from kepsvgp.methods import ensemble, mc_dropout
+from kepsvgp.methods.base import Direct
 
 TOKEN, DIM, CLASS = 5, 6, 3
 
@@ -262,10 +263,10 @@ def test_prediction_has_a_seed_where_another_would_give_another(
     certain = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 3)).eval()
     x = torch.randn(4, 6)
     for predictor, given, seed in (
-        (msp.fit(model, num_samples=num_samples), inputs(), 5),
-        (ensemble.fit([msp.fit(model, num_samples=num_samples)] * 2, ["a", "b"]), inputs(), 5),
+        (Direct(model, num_samples=num_samples), inputs(), 5),
+        (ensemble.fit([Direct(model, num_samples=num_samples)] * 2, ["a", "b"]), inputs(), 5),
         (mc_dropout.fit(certain, num_samples=num_samples), x, 5),
-        (msp.fit(certain, num_samples=num_samples), x, None),
+        (Direct(certain, num_samples=num_samples), x, None),
     ):
         batches = [(given, None, torch.arange(len(given)))]
         assert predict_batches(predictor, batches, seed=5).seed == seed

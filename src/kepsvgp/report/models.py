@@ -72,13 +72,15 @@ class Model:
     def num_models(self) -> int | None:
         """How many trained models answer together; None for an ensemble that was not kept."""
         member = self.members[0]
-        method = find_asked(member.run.config().method, member.method)
-        if not method.is_ensemble:
-            return 1
         folder = member.run.method_folder(f"{member.checkpoint}/{member.method.split('+')[-1]}")
-        if not folder.has("ensemble.json"):
-            return None
-        return len(folder.read_json("ensemble.json")["members"])
+        if folder.has("ensemble.json"):
+            return len(folder.read_json("ensemble.json")["members"])
+        try:
+            method = find_asked(member.run.config().method, member.method)
+        except UserError:
+            # the package that it came from may not be here
+            return 1
+        return None if method.is_ensemble else 1
 
     @property
     def checkpoints(self) -> list[str]:
