@@ -64,7 +64,7 @@ def test_lsun_folder_is_read_once_and_then_mapped(tmp_path: Path) -> None:
     assert len(first) == 4
     assert (first.raw(1) == pictures[1]).all()
     assert (again.pixels == first.pixels).all()
-    assert len(list((tmp_path / "generated").glob("lsun-*.npy"))) == 1
+    assert len(list((tmp_path / "generated").rglob("lsun-*.npy"))) == 1
     # a changed folder is another set
     (folder / "other_size.jpg").unlink()
     assert len(ood.from_lsun(tmp_path, normalisation)) == 3

@@ -103,7 +103,7 @@ def test_damaged_cache_is_refused_by_name(tmp_path, test_set) -> None:
     (file,) = (tmp_path / "generated").rglob("*.npy")
     file.write_bytes(file.read_bytes()[:200])
 
-    with pytest.raises(UserError, match=r"contrast-5\.npy must be"):
+    with pytest.raises(UserError, match=r"contrast-5\.npy must hold"):
         sets["contrast/5"]
 
 
