@@ -25,7 +25,7 @@ from kepsvgp.maths import gauss_newton, svgp
 Structure = Literal["value", "head", "layer"]
 
 # precisions that are tried, from the model's own prior to next to no spread
-PRECISIONS = tuple(10.0**power for power in torch.arange(-1, 5.1, 0.5).tolist())
+PRECISIONS: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(-2, 11))
 # mean trace of diag p − p pᵀ below which examples say next to nothing
 SATURATED = 0.02
 
@@ -81,11 +81,13 @@ def fit_posterior(
     found = _matrices(model, batches, structure, device)
     values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
     scores: dict[float, float] = {}
-    if prior_precision is None and validation is not None:
+    if prior_precision is not None:
+        tau = prior_precision
+    elif validation is not None:
         scores = _validation_scores(model, found.matrices, validation, device)
-        prior_precision = min(PRECISIONS, key=scores.__getitem__)
-    elif prior_precision is None:
-        prior_precision = _by_evidence(layers, values)
+        tau = min(PRECISIONS, key=scores.__getitem__)
+    else:
+        tau = _by_evidence(layers, values)
         if found.information < SATURATED:
             warnings.warn(
                 "the examples are predicted with certainty, so that they determine next to "
@@ -93,7 +95,6 @@ def fit_posterior(
                 "that the model was not trained on.",
                 stacklevel=2,
             )
-    tau = float(prior_precision)
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
     dims = [gauss_newton.effective_dimension(v, tau).item() for v in values]
