@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import kepsvgp
 from kepsvgp.attention import KEPAttention
-from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.attention.base import fixed_draws, stochastic_layers
 from kepsvgp.data import pictures
 from kepsvgp.serving import open_folder
 
@@ -40,11 +40,14 @@ def test_conversion_keeps_the_trained_maps(model: nn.Module) -> None:
     assert_close(layer.to_qk.weight, packed[: 2 * 12])
 
 
-def test_converted_model_is_stochastic_in_evaluation(model: nn.Module) -> None:
+def test_converted_model_draws_in_evaluation_where_it_is_asked_to(model: nn.Module) -> None:
     kepsvgp.convert(model, rank=4, posterior_scale=1.0)
     model.eval()
     with torch.no_grad():
-        assert (model(images()) - model(images())).abs().max() > 1e-6
+        mean = model(images())
+        assert torch.equal(mean, model(images()))
+        with fixed_draws(model, 1):
+            assert (model(images()) - mean).abs().max() > 1e-6
 
 
 def test_prediction_does_not_depend_on_the_batch(model: nn.Module) -> None:
