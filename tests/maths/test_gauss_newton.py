@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -104,19 +102,3 @@ def test_logit_covariance_is_that_of_draws_of_v() -> None:
     flat = jacobian.flatten(2)
     expected = flat @ whole @ whole.T @ flat.mT
     assert_close(gauss_newton.logit_covariance(jacobian, factor), expected, **EXACT)
-
-
-def test_probit_is_near_the_average_of_many_draws() -> None:
-    mean, deviation = torch.tensor([[1.0, -0.5, 0.2]]).double(), 0.8
-    draws = mean + deviation * randn(200_000, 3)
-    expected = draws.softmax(-1).mean(0, keepdim=True)
-    found = gauss_newton.probit_probabilities(mean, torch.full((1, 3), deviation**2).double())
-    assert (found - expected).abs().max() < 0.02
-    plain = mean.softmax(-1)
-    assert (found - expected).abs().max() < (plain - expected).abs().max() / 2
-
-
-def test_two_classes_have_mackay_s_formula() -> None:
-    mean, variance = torch.tensor([[0.9, -0.9]]).double(), torch.tensor([[1.3, 1.3]]).double()
-    found = gauss_newton.probit_probabilities(mean, variance)[0, 0]
-    assert_close(found.item(), 1 / (1 + math.exp(-1.8 / math.sqrt(1 + math.pi / 8 * 1.3))))

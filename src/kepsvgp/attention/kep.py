@@ -58,7 +58,8 @@ class KEPAttention(KernelSVDAttention):
             ablation of the asymmetry).
         qk_bias: Whether the query and key maps have a bias.
         dropout: Dropout on the output.
-        ksvd_loss: `"objective"` is the paper's J². `"residual"`, for the dual projection, is
+        ksvd_loss: `"objective"` is the paper's J². `"relative"` is J̃², which does not depend on a
+            common factor of the coefficients. `"residual"`, for the dual projection, is
             the squared distance from K H_r = H_e Λ and its adjoint relative to the scores'
             energy; it is zero at singular pairs only.
         posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
@@ -209,7 +210,7 @@ class KEPAttention(KernelSVDAttention):
     def _given(
         self, sequences: Tensor, num_samples: int | None, generator: torch.Generator | None
     ) -> Float[Tensor, "*sequence head rank value"] | None:
-        """V where it is not drawn: its mean in evaluation, or one that was set for each example."""
+        """The v that is not drawn: its mean in evaluation, or one that was set for each example."""
         held = draws_of(self)
         if isinstance(held, OfEachExample):
             return held.for_sequences(len(sequences))

@@ -4,7 +4,7 @@ from typing import Literal
 
 # where the directions of the singular pairs come from; see `KEPAttention`
 PROJECTION: Literal["dual"] = "dual"
-# standard deviation of q(u) at the start; that of the prior is 1
+# standard deviation of q(v) at the start; that of the prior is 1
 POSTERIOR_SCALE = 0.1
 # η, the weight of the KSVD penalty in the objective
 KSVD_WEIGHT = 1.0

@@ -82,14 +82,3 @@ def logit_covariance(
     """J (L Lᵀ) Jᵀ: the covariance of the linearised logits under q(v)."""
     spread = torch.einsum("n c b i, b i j -> n c b j", jacobian, factor).flatten(2)
     return spread @ spread.mT
-
-
-def probit_probabilities(
-    mean: Float[Tensor, "example class"], variance: Float[Tensor, "example class"]
-) -> Float[Tensor, "example class"]:
-    """E softmax(f) for Gaussian logits f, by the (multi-class) probit approximation.
-
-    softmax(μ_c / √(1 + π σ_c² / 8)); for two classes and σ² that of the difference of the logits
-    it is MacKay's.
-    """
-    return (mean / torch.sqrt(1 + torch.pi / 8 * variance)).softmax(dim=-1)

@@ -22,8 +22,9 @@ class KepConfig(Section):
         noise: One draw for a sequence, or one for each token.
         branches: The pair, or one branch twice (the ablation of the asymmetry).
         qk_bias: Whether queries and keys have a bias.
-        ksvd_loss: The paper's J², or the residual of the singular pairs (`dual` alone).
-        posterior_scale: Standard deviation of q(u) at the start; that of the prior is 1.
+        ksvd_loss: The paper's J², J relative to its size, or the residual of the singular pairs
+            (`dual` alone).
+        posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
     """
 
     rank: Count = 10
@@ -33,7 +34,7 @@ class KepConfig(Section):
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
-    ksvd_loss: Literal["objective", "residual"] = "objective"
+    ksvd_loss: Literal["objective", "relative", "residual"] = "objective"
     posterior_scale: float = Field(default=POSTERIOR_SCALE, ge=1e-30, le=1e30)
 
 

@@ -24,12 +24,12 @@ class Shares(_Part):
 
 
 class Posterior(_Part):
-    """What became of q(u), by head.
+    """What became of q(v), by head.
 
     Attributes:
         kl: KL[q(u) ‖ p(u)].
-        scale: Root mean square of the standard deviations of Λ⁻¹ u; 1 for the prior.
-        signal: Root mean square of the means of Λ⁻¹ u; 0 for the prior.
+        scale: Root mean square of the standard deviations of v; 1 for the prior.
+        signal: Root mean square of the means of v; 0 for the prior.
         noise: Standard deviation of the GPs at the tokens as a share of their size, both as root
             mean squares over examples, tokens and values: 0 for no noise, 1 for nothing else.
     """
@@ -55,7 +55,7 @@ class LayerReport(_Part):
         overlap: Mean squared principal cosine: the share of the exact subspace that the scores
             span.
         chance: The same for scores along random directions of the layer's own features.
-        posterior: What became of q(u).
+        posterior: What became of q(v).
         findings: What looks wrong, in words; none for a healthy layer.
     """
 
