@@ -90,7 +90,7 @@ def _predictors(
         return kfllla.fit(models[name], train, train, num_samples=samples, prior_precision=1.0)
 
     def five(name: str) -> Predictor:
-        return ensemble.fit([direct[name]] * ENSEMBLE_SIZE, [name] * ENSEMBLE_SIZE)
+        return ensemble.Ensemble((direct[name],) * ENSEMBLE_SIZE)
 
     return {
         **direct,

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Contest, Limit, Options, compare
 from kepsvgp.attention.base import PenalisedLayer
+from kepsvgp.config.file import load_config
 from kepsvgp.inference.prediction import call, predict
-from kepsvgp.models import transformer_imdb, vit_cifar
+from kepsvgp.models import ImageShape, TextShape, build_model
 from kepsvgp.training.objective import loss
 
 NUM_SAMPLES = 10
 VOCABULARY = 30_000
-# as in the paper's profiles
-LANDMARK = {"projection": "landmark"}
+LANDMARK = "model.kep.projection=landmark"
 
 
 class Task(NamedTuple):
@@ -35,9 +35,10 @@ class Task(NamedTuple):
 def vit(options: Options) -> Task:
     """The 7-layer ViT for CIFAR, one layer of the attention named."""
     batch, depth = (4, 2) if options.small else (128, 7)
+    config = load_config("cifar10", [LANDMARK, f"model.depth={depth}"]).model
     return Task(
         f"{depth}-layer ViT, batch {batch}",
-        lambda kind: vit_cifar(10, kind, depth=depth, kep=LANDMARK),
+        lambda kind: build_model(config, ImageShape(3, 32, 32), 10, kind),
         torch.randn(batch, 3, 32, 32),
         torch.randint(10, (batch,)),
     )
@@ -50,9 +51,10 @@ def imdb(options: Options) -> Task:
         "tokens": torch.randint(VOCABULARY, (batch, tokens)),
         "mask": torch.ones(batch, tokens, dtype=torch.bool),
     }
+    config = load_config("imdb", [LANDMARK]).model
     return Task(
         f"IMDB Transformer, batch {batch}, {tokens} tokens",
-        lambda kind: transformer_imdb(VOCABULARY, kind, kep=LANDMARK),
+        lambda kind: build_model(config, TextShape(VOCABULARY), 2, kind),
         inputs,
         torch.randint(2, (batch,)),
     )

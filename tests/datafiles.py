@@ -69,9 +69,9 @@ def write_binary(root: Path, layout: cifar.Layout, seed: int = 0) -> None:
     (folder / layout.binary_meta_file).write_text(names + "\n")
 
 
-def write_svhn(path: Path, number: int = 7, *, dtype: type = np.uint8) -> np.ndarray:
+def write_svhn(path: Path, number: int = 7) -> np.ndarray:
     """A MATLAB file like SVHN's; returns the pixels (N, 3, 32, 32)."""
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, number)).astype(dtype)
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, number), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = (np.arange(number) % 10 + 1).astype(np.uint8).reshape(-1, 1)
     savemat(path, {"X": pixels, "y": labels}, do_compression=True)

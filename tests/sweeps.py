@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from kepsvgp.runs.weights import weights_about
 
 # a configuration of the digits that trains in a moment
 TINY = """
@@ -63,9 +65,7 @@ def content_of(path: Path) -> Any:
         case ".jsonl":
             return [without_times(json.loads(line)) for line in path.read_text().splitlines()]
         case ".safetensors":
-            with safe_open(path, framework="numpy") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                about = file.metadata() or {}
+            tensors, about = load_file(path), weights_about(path)
             if "position" in about:
                 about = without_times(about | {"position": json.loads(about["position"])})
             return about, {name: (t.dtype, t.tobytes()) for name, t in tensors.items()}

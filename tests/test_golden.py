@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention
+from kepsvgp.maths import svgp
 
 
 def load(path: Path) -> dict[str, Tensor]:
@@ -58,3 +59,62 @@ def test_layer_matches_the_published_numbers(golden: Path, merge: str) -> None:
     assert_close(layer.posterior_mean(numbers["x"]), numbers["mean_output"], **exact)
     layer(numbers["x"])
     assert_close(layer.penalties().ksvd, numbers["ksvd_loss"], **exact)
+
+
+def their_first_step(numbers: dict[str, Tensor], log_std: Tensor, below: Tensor) -> Tensor:
+    """The KL of the authors' program, by its own letters: U = ½ log λ⁻¹, and a triangle of S½."""
+    inverse_root = (-0.5 * numbers["log_lambda"]).exp()
+    u_mean = numbers["u_mean"]
+    heads, rank, _ = u_mean.shape
+    kl = torch.zeros((), dtype=torch.float64)
+    for head in range(heads):
+        weight = torch.diag(inverse_root[head]) ** 2
+        for value in range(rank):
+            root = torch.diag(log_std[head, value].exp()) + below[head, value].tril(-1)
+            mean = u_mean[head, :, value]
+            kl += 0.5 * (weight @ root).square().sum() + 0.5 * mean @ weight**2 @ mean
+        kl -= log_std[head].sum() + 0.5 * rank * rank
+        kl -= 2 * inverse_root[head].log().sum() * rank
+    return kl
+
+
+@pytest.mark.parametrize("merge", ["add", "concat"])
+def test_first_step_of_the_program_is_the_authors(golden: Path, merge: str) -> None:
+    numbers = load(golden / f"kep_{merge}.npz")
+    layer = layer_of(numbers, merge)
+    heads, rank = numbers["log_lambda"].shape
+    random = torch.Generator().manual_seed(0)
+    normal = [torch.randn(heads, rank, rank, *more, generator=random) for more in [(), (rank,)]]
+    log_std, below = (numbers_of.double() for numbers_of in normal)
+    to_v = (-numbers["log_lambda"]).exp()[:, None, :, None]
+    layer.set_factor(to_v * (torch.diag_embed(log_std.exp()) + below.tril(-1)))
+
+    layer(numbers["x"])
+    penalties = layer.penalties()
+
+    assert_close(penalties.kl, their_first_step(numbers, log_std, below))
+    assert_close(penalties.ksvd, numbers["ksvd_loss"])
+
+
+def test_program_begins_with_the_authors_numbers() -> None:
+    torch.manual_seed(0)
+    layer = KEPAttention(
+        192, 12, rank=10, projection="landmark", num_landmarks=64, start="program"
+    ).double()
+
+    # U(0, 1), by its mean, variance and bounds
+    uniform = -0.5 * layer.log_lambda
+    assert uniform.min() >= 0
+    assert uniform.max() <= 1
+    to_u = layer.log_lambda.exp()
+    u_mean = to_u.unsqueeze(-1) * layer.v_mean
+    u_tril = to_u[:, None, :, None] * svgp.lower_cholesky(layer.v_tril_raw)
+    log_std = u_tril.diagonal(dim1=-2, dim2=-1).log()
+    rows, columns = torch.tril_indices(10, 10, offset=-1)
+    for standard in (u_mean, log_std, u_tril[..., rows, columns], (uniform - 0.5) * 12**0.5):
+        error = standard.numel() ** -0.5
+        assert abs(standard.mean()) < 4 * error
+        assert abs(standard.var() - 1) < 4 * 2**0.5 * error
+    # heads against each other, each of norm 1
+    flat = layer.w_e.flatten(1)
+    assert_close(flat @ flat.mT, torch.eye(12).to(flat), rtol=0, atol=1e-5)

@@ -115,12 +115,81 @@ def histories(file: str, group: str) -> str:
     return _markdown(heads, lines)
 
 
+# what the paper's appendix says of its experiments, in the words of a configuration
+_IMAGES = {
+    "model.depth": 7, "model.patch_size": 4, "model.dim": 384, "model.mlp_dim": 384,
+    "model.num_heads": 12, "model.dropout": 0.1, "model.kep_layers": 1, "model.kep.rank": 10,
+    "model.kep.merge": "concat", "objective.ksvd_weight": 10, "train.epochs": 300,
+    "train.warmup_epochs": 5, "train.batch_size": 128, "train.lr": 1e-3, "train.min_lr": 1e-5,
+    "train.select": "score", "prediction.num_samples": 10,
+}  # fmt: skip
+_TEXTS = {
+    "model.kep.merge": "add", "train.warmup_epochs": 5, "train.batch_size": 32,
+    "train.select": "score", "prediction.num_samples": 10,
+}  # fmt: skip
+APPENDIX: dict[str, dict[str, Any]] = {
+    "cifar10": _IMAGES,
+    "cifar100": _IMAGES,
+    "imdb": _TEXTS | {
+        "data.split": "paper", "data.max_length": 512, "model.depth": 1,
+        "model.embedding_dim": 128, "model.dim": 128, "model.mlp_dim": 128, "model.num_heads": 8,
+        "model.dropout": 0.1, "model.kep_layers": 1, "model.kep.rank": 10,
+        "objective.ksvd_weight": 10, "train.epochs": 20, "train.lr": 1e-3, "train.min_lr": 1e-4,
+    },
+    "cola": _TEXTS | {
+        "model.depth": 2, "model.embedding_dim": 128, "model.dim": 256, "model.num_heads": 4,
+        "model.kep_layers": 1, "model.kep.rank": 5, "objective.ksvd_weight": 1,
+        "train.epochs": 50, "train.lr": 5e-4, "train.min_lr": 1e-5, "train.score": "mcc",
+    },
+}  # fmt: skip
+# what the authors' program sets beside that
+PROGRAM: dict[str, dict[str, Any]] = {
+    "all": {
+        "model.kep.projection": "landmark", "model.kep.noise": "token",
+        "model.kep.ksvd_loss": "objective", "model.kep.start": "program",
+        "objective.kl_weight": "whole", "prediction.average": "logits", "train.clip_norm": None,
+        "train.weight_decay": 5e-5,
+    },
+    "cifar10": {"data.normalisation": "program", "model.kep.num_landmarks": "distinct"},
+    "cifar100": {"data.normalisation": "program", "model.kep.num_landmarks": "distinct"},
+    "imdb": {"model.embedding_scale": 1, "model.kep.num_landmarks": "distinct"},
+    "cola": {
+        "data.split": "program", "data.max_length": 100, "model.mlp_dim": 256,
+        "model.embedding_scale": 1, "model.dropout": 0.1, "model.kep.num_landmarks": 10,
+    },
+}  # fmt: skip
+
+
+def settings() -> str:
+    """Every setting that the paper prints or its program has, as the variants have it."""
+    from kepsvgp.config.file import load_config
+
+    def cell(dataset: str, name: str) -> str:
+        if name in APPENDIX[dataset]:
+            return f"{APPENDIX[dataset][name]}"
+        if name not in PROGRAM["all"] | PROGRAM[dataset]:
+            return "–"
+        variants = [load_config(dataset, variant=v) for v in ("text", "program", "ours")]
+        values = [f"{config.identity()[name]}" for config in variants]
+        return f"*{' / '.join(dict.fromkeys(values) if len(set(values)) == 1 else values)}*"
+
+    # CIFAR-100 has the settings of CIFAR-10
+    columns = {"CIFAR": "cifar10", "IMDB": "imdb", "CoLA": "cola"}
+    every = [*APPENDIX.values(), *PROGRAM.values()]
+    lines = [
+        [f"`{name}`", *(cell(dataset, name) for dataset in columns.values())]
+        for name in dict.fromkeys(name for part in every for name in part)
+    ]
+    return _markdown(["", *columns], lines)
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "table": table,
     "rules": rules,
     "differences": differences,
     "against-softmax": against_softmax,
     "histories": histories,
+    "settings": settings,
 }
 
 

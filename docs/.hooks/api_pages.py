@@ -1,4 +1,4 @@
-"""Gives every public module a page of its own under API, made from its docstrings, room by room."""
+"""Makes the API pages from docstrings: the public names on one, and one for each room."""
 
 import inspect
 from itertools import groupby
@@ -9,48 +9,42 @@ from mkdocs.structure.files import File, Files
 
 import kepsvgp
 
+PUBLIC = "api/kepsvgp.md"
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages and their entries in the navigation."""
-    package, *modules = _modules(Path(config.config_file_path).parent / "src")
-    _add(files, config, package, _overview())
-    rooms: list[dict[str, object]] = [{"What kepsvgp offers": _path(package)}]
+    files.append(File.generated(config, PUBLIC, content=_public_names()))
+    modules = _modules(Path(config.config_file_path).parent / "src")
+    rooms = []
     for room, members in groupby(modules, key=lambda module: module.split(".")[1]):
-        pages = []
-        for module in members:
-            _add(files, config, module, f"::: {module}\n")
-            pages.append({module.removeprefix("kepsvgp."): _path(module)})
-        rooms.append({room: pages})
-    config.nav = [*(config.nav or []), {"API": rooms}]
+        parts = "\n".join(f"::: {module}\n" for module in members)
+        files.append(File.generated(config, f"api/{room}.md", content=f"# {room}\n\n{parts}"))
+        rooms.append({room: f"api/{room}.md"})
+    config.nav = [*(config.nav or []), {"API": [{"Public names": PUBLIC}, {"Internals": rooms}]}]
     return files
 
 
-def _add(files: Files, config: MkDocsConfig, module: str, content: str) -> None:
-    files.append(File.generated(config, _path(module), content=f"# {module}\n\n{content}"))
-
-
-def _path(module: str) -> str:
-    return f"api/{module}.md"
-
-
-def _overview() -> str:
-    """What `import kepsvgp` gives, each with the first line of its docstring."""
-    lines = [f"{kepsvgp.__doc__}\n", "| | |", "| --- | --- |"]
-    for name in kepsvgp.__all__:
+def _public_names() -> str:
+    """What `import kepsvgp` gives: a line for each, then each in full."""
+    lines, details = [f"# kepsvgp\n\n{kepsvgp.__doc__}\n", "| | |", "| --- | --- |"], []
+    for name in sorted(kepsvgp._PUBLIC):
         found = getattr(kepsvgp, name)
-        module = found.__name__ if inspect.ismodule(found) else found.__module__
-        target = module if inspect.ismodule(found) else f"{module}.{found.__qualname__}"
+        target = f"{found.__module__}.{found.__qualname__}"
         summary = (inspect.getdoc(found) or "").partition("\n")[0]
-        lines.append(f"| [`kepsvgp.{name}`][{target}] | {summary} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| [`kepsvgp.{name}`](#kepsvgp.{name}) | {summary} |")
+        details.append(
+            f'<a id="kepsvgp.{name}"></a>\n\n::: {target}\n    options: {{heading_level: 2}}\n'
+        )
+    return "\n".join([*lines, "", *details])
 
 
 def _modules(source: Path) -> list[str]:
-    names = []
-    for file in sorted((source / "kepsvgp").rglob("*.py")):
+    """All modules but the package itself, its `__main__` and hidden ones, by name."""
+    names = set()
+    for file in (source / "kepsvgp").rglob("*.py"):
         parts = file.relative_to(source).with_suffix("").parts
-        if parts[-1] == "__init__":
-            parts = parts[:-1]
-        if not any(part.startswith("_") for part in parts):
-            names.append(".".join(parts))
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if len(parts) > 1 and not any(part.startswith("_") for part in parts):
+            names.add(".".join(parts))
     return sorted(names)

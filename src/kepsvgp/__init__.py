@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from kepsvgp.conversion import save_pretrained as save_pretrained
     from kepsvgp.inference.abstention import Abstainer as Abstainer
     from kepsvgp.inference.export import export as export
+    from kepsvgp.inference.novelty import fit_novelty as fit_novelty
+    from kepsvgp.inference.posterior import find_spread as find_spread
+    from kepsvgp.inference.posterior import fit_posterior as fit_posterior
     from kepsvgp.inference.prediction import Prediction as Prediction
     from kepsvgp.inference.prediction import predict as predict
     from kepsvgp.integrations.huggingface import KEPTrainer as KEPTrainer
@@ -32,6 +35,9 @@ _PUBLIC = {
     "Prediction": "kepsvgp.inference.prediction",
     "convert": "kepsvgp.conversion",
     "export": "kepsvgp.inference.export",
+    "find_spread": "kepsvgp.inference.posterior",
+    "fit_posterior": "kepsvgp.inference.posterior",
+    "fit_novelty": "kepsvgp.inference.novelty",
     "load_pretrained": "kepsvgp.conversion",
     "loss": "kepsvgp.training.objective",
     "parameter_groups": "kepsvgp.conversion",

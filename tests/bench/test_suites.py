@@ -68,7 +68,7 @@ def test_every_method_is_timed_beside_softmax() -> None:
     pytest.importorskip("laplace")
     training, prediction = measurements(Options(rounds=3, small=True))
 
-    trained = {"msp", "kep", "sgpa", "primal", "sngp", "svdkl"}
+    trained = {"msp", "kep", "sgpa", "primal", "sngp", "svdkl", "matched_noise"}
     assert set(training.results) == trained
     posthoc = {"temperature", "mc_dropout", "kfllla", "ensemble"}
     combined = {"kep+temperature", "kep+kfllla", "kep+ensemble"}

@@ -52,6 +52,12 @@ def test_inspect_writes_what_the_report_reads(run, monkeypatch, capsys) -> None:
     assert spectra is not None
     assert [layer.kind for layer in spectra.layers] == ["softmax", "kep"]
     assert spectra.layers[1].findings == content["layers"][1]["findings"]
+    # one epoch of two steps: whatever it is, the words say the same as the numbers
+    found = spectra.layers[1].activity
+    assert found is not None
+    assert (found.word == "silent") == (found.effective_dimension < 1)
+    assert f"  {found.word}: " in shown
+    assert found.allowed == pytest.approx(found.effective_dimension / (2 * 64))
 
 
 def test_inspect_of_the_same_run_is_the_same(run, monkeypatch, capsys) -> None:

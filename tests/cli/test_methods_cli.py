@@ -1,11 +1,16 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from cli.test_train import SMALL, call
+from torch.testing import assert_close
 
-from kepsvgp.inference.prediction import Prediction
+from kepsvgp.data import batches
+from kepsvgp.inference.prediction import Prediction, predict_batches
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.serving.saved import open_folder
 
 
 @pytest.fixture
@@ -32,6 +37,36 @@ def test_methods_are_fitted_and_measured_on_top_of_a_run(
         assert call(monkeypatch, "evaluate", out, "--method", method, "--splits", "test") == 0
         again = Prediction.load(run.predictions_file("score", name, "test"))
         assert first.probs.equal(again.probs)
+
+
+def test_refit_gives_a_run_another_spread_and_the_same_mean(
+    config, tmp_path, monkeypatch, capsys
+) -> None:
+    out = tmp_path / "run"
+    changes = "train.epochs=1", "model.kep.refit=false"
+    assert call(monkeypatch, "train", config, *changes, "--out", out) == 0
+    run = RunFolder(out)
+    before = run.weights()
+
+    assert call(monkeypatch, "refit", out) == 0
+
+    after = run.weights()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name.rpartition(".")[2] for name in changed} == {"v_tril_raw"}
+    measured = run.metrics()["score"]
+    assert measured["kep"].keys() == measured["kep+refitted"].keys() == {"val", "test"}
+    # what serves new inputs is what was measured
+    known = run.prediction("score", "kep+refitted", "val")
+    count = run.config().prediction.num_samples
+    served: Any = open_folder(out, num_samples=count, seed=run.config().seed)
+    assert torch.equal(served.calibrate().probs, known.probs)
+    found = predict_batches(run.model(), batches(run.benchmark().val, 16), num_samples=count)
+    assert_close(found.probs, known.probs)
+
+    msp = tmp_path / "msp"
+    assert call(monkeypatch, "train", config, "train.epochs=1", "method=msp", "--out", msp) == 0
+    assert call(monkeypatch, "refit", msp) == 2
+    assert "KEP layer" in capsys.readouterr().err
 
 
 def test_evaluate_refuses_what_it_cannot_mean(config, tmp_path, monkeypatch, capsys) -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from kepsvgp.cli import main
 
+# a model of a moment's training may have every answer wrong
+pytestmark = pytest.mark.filterwarnings("ignore::kepsvgp.metrics.inputs.UndefinedMetricWarning")
+
 SMALL = (
     "data.train_limit=64", "data.val_limit=20", "data.test_limit=20", "data.corruptions=none",
     "model.depth=1", "model.dim=8", "model.num_heads=2", "model.mlp_dim=8", "model.kep.rank=2",

@@ -51,7 +51,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_train_leaves_a_measured_run(config, tmp_path, monkeypatch, capsys) -> None:
     out = tmp_path / "run"
 
-    assert call(monkeypatch, "train", config, "train.lr=2e-2", "--out", out) == 0
+    changes = "train.lr=2e-2", "model.kep.refit=false"
+    assert call(monkeypatch, "train", config, *changes, "--out", out) == 0
 
     run = RunFolder(out)
     assert run.config().train.lr == 2e-2

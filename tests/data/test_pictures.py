@@ -25,25 +25,18 @@ def test_image_of_16_bits_is_scaled_to_8(suffix: str, tmp_path: Path) -> None:
     assert np.array_equal(np.array(colour), np.stack([expected] * 3, axis=-1))
 
 
-def test_image_of_16_bits_in_the_order_of_other_machines_is_scaled(tmp_path: Path) -> None:
+def test_image_of_16_bits_is_scaled_however_it_is_stored(tmp_path: Path) -> None:
+    """In the order of other machines, and turned: a PGM cannot say so, a PNG of 16 bits can."""
     Image.frombytes("I;16B", (32, 8), RAMP.astype(">u2").tobytes()).save(tmp_path / "a.tif")
-    with Image.open(tmp_path / "a.tif") as image:
-        assert image.mode == "I;16B"
-
-    found = np.array(pictures.open_upright(tmp_path / "a.tif", grayscale=True))
-
-    assert np.array_equal(found, RAMP >> 8)
-
-
-def test_turned_image_of_16_bits_is_scaled(tmp_path: Path) -> None:
-    """A PGM cannot say that it is turned; a PNG of 16 bits can."""
     about = Image.Exif()
     about[ExifTags.Base.Orientation] = 3
     Image.fromarray(RAMP).save(tmp_path / "a.png", exif=about)
 
-    found = np.array(pictures.open_upright(tmp_path / "a.png", grayscale=True))
-
-    assert np.array_equal(found, RAMP[::-1, ::-1] >> 8)
+    with Image.open(tmp_path / "a.tif") as image:
+        assert image.mode == "I;16B"
+    for name, expected in (("a.tif", RAMP), ("a.png", RAMP[::-1, ::-1])):
+        found = np.array(pictures.open_upright(tmp_path / name, grayscale=True))
+        assert np.array_equal(found, expected >> 8)
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])

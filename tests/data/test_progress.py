@@ -4,14 +4,7 @@ import pytest
 from rich.console import Console
 
 from kepsvgp.data import progress
-from kepsvgp.data.progress import TrainingDisplay, clock, track
-
-ENTRY = {
-    "epoch": 1,
-    "train": {"total": 1.5, "nll": 1.25},
-    "val": {"accuracy": 0.75},
-    "seconds": 3.2,
-}
+from kepsvgp.data.progress import Display, clock, track
 
 
 def console(*, terminal: bool) -> Console:
@@ -35,62 +28,42 @@ def test_clock_speaks_of_people_s_units(seconds, text) -> None:
 def test_track_passes_on_what_it_is_given(terminal) -> None:
     where = console(terminal=terminal)
 
-    assert list(track(range(5), "counting", total=5, console=where)) == [0, 1, 2, 3, 4]
+    assert list(track(range(5), "counting", where)) == [0, 1, 2, 3, 4]
     assert ("counting" in written(where)) == terminal
 
 
-def test_track_says_how_far_it_is_where_there_is_no_terminal(monkeypatch) -> None:
+def test_display_says_how_far_it_is_where_there_is_no_terminal(monkeypatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     where = console(terminal=False)
 
-    list(track(range(3), "counting", total=3, console=where))
+    with Display(where, "counting", total=5, done=2) as display:
+        for _ in range(3):
+            display.step({"total": 2.0})
+        display.say("done")
 
-    lines = written(where).splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("counting: 1/3, ")
-    assert lines[0].endswith(" left")
-
-
-def test_training_display_has_a_line_for_each_epoch_without_a_terminal() -> None:
-    where = console(terminal=False)
-
-    with TrainingDisplay(where, total_steps=4) as display:
-        display.step({"total": 2.0})
-        display.epoch(ENTRY, epochs=2)
-
-    assert written(where) == "epoch 1/2  total 1.5  nll 1.25  val accuracy 0.75  3 s\n"
+    first, second, last = written(where).splitlines()
+    assert first.startswith("counting 3/5  total 2  ")
+    assert second.startswith("counting 4/5  total 2  ")
+    assert second.endswith(" left")
+    assert last == "done"
 
 
-def test_training_display_tells_the_time_left_now_and_then(monkeypatch) -> None:
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    where = console(terminal=False)
-
-    with TrainingDisplay(where, total_steps=4, done_steps=2) as display:
-        display.step({"total": 2.0})
-
-    assert written(where).startswith("step 3/4  total 2  ")
-    assert written(where).rstrip().endswith("left")
-
-
-def test_training_display_shows_terms_and_time_left_on_a_terminal() -> None:
+def test_display_shows_terms_and_time_left_on_a_terminal() -> None:
     where = console(terminal=True)
 
-    with TrainingDisplay(where, total_steps=4) as display:
+    with Display(where, "counting", total=4) as display:
         for _ in range(4):
             display.step({"total": 2.5, "nll": 2.25})
-        display.epoch(ENTRY, epochs=1)
+        display.say("epoch 1/1")
 
     shown = written(where)
-    assert "4/4" in shown
-    assert "total 2.5  nll 2.25" in shown
-    assert "left" in shown
-    assert "epoch 1/1" in shown
+    assert all(text in shown for text in ("4/4", "total 2.5  nll 2.25", "left", "epoch 1/1"))
 
 
-def test_training_display_without_a_console_says_nothing(capsys) -> None:
-    with TrainingDisplay(None, total_steps=1) as display:
+def test_display_without_a_console_says_nothing(capsys) -> None:
+    with Display(None, "counting", total=1) as display:
         display.step({"total": 1.0})
-        display.epoch(ENTRY, epochs=1)
+        display.say("done")
 
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""

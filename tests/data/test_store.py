@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from kepsvgp.data import store
-from kepsvgp.errors import UserError
 from kepsvgp.files import PART
 
 
@@ -80,11 +79,6 @@ def test_old_halves_are_removed_with_the_next_file(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         new.name, growing.name, whole.name, "d.npy", "manifest.json",
     }  # fmt: skip
-
-
-def test_missing_file_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="kepsvgp data fetch cola"):
-        store.require(tmp_path / "absent", "cola")
 
 
 def test_file_that_several_want_is_made_once(tmp_path: Path) -> None:

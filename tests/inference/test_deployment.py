@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.onnx._internal.exporter import _onnx_program
 from torch.testing import assert_close
 
-from kepsvgp import KEPAttention, convert, export, predict
+from kepsvgp import KEPAttention, convert, export, fit_novelty, predict
 from kepsvgp.attention.base import stochastic_layers
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
@@ -95,6 +95,32 @@ def test_graph_equals_the_model_at_other_sizes(
                 held = dict(zip(layers, u, strict=True))
                 logits = logits_with_draws(model.eval(), other, held)
             assert_close(graph(other, u)[0], logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", ["torch", "onnx"])
+@pytest.mark.parametrize("name", ["bert", "own image"])
+def test_graph_has_the_novelty_that_was_fitted(name: str, format: str, tmp_path: Path) -> None:
+    model, inputs = make(name)
+    fit_novelty(model, [make(name, 20)[1] for _ in range(3)], calibration=[make(name, 21)[1]])
+    path = export(
+        model, tmp_path / f"graph.{SUFFIX[format]}", inputs, num_samples=2,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    _, other = make(name, 5, 4)
+    expected = predict(model, other, num_samples=2, generator=torch.Generator().manual_seed(0))
+    _, _, novelty, p_value = load(path, format)(other)
+    assert_close(novelty, expected.novelty, rtol=1e-3, atol=1e-3)
+    assert_close(p_value, expected.novelty_p, rtol=0, atol=0.07)
+
+
+def test_compiled_models_have_the_same_novelty() -> None:
+    model, inputs = make("own text", 13)
+    fit_novelty(model, [make("own text", 13)[1] for _ in range(3)])
+    found = [
+        predict(each, inputs, generator=torch.Generator().manual_seed(0)).novelty
+        for each in (model, torch.compile(model, backend="eager"))
+    ]
+    assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
 
 
 def load(path: Path, format: str) -> Callable[..., list[Tensor]]:

@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from kepsvgp import KEPAttention, predict
+from kepsvgp import KEPAttention, find_spread, fit_posterior, predict
 from kepsvgp.attention.base import OfEachExample, use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.inference.linear import gaussian_logits, linearise, predict_linear
+from kepsvgp.inference.linear import gaussian_logits, linearise
 from kepsvgp.inference.mode import frozen
-from kepsvgp.inference.posterior import find_spread, fit_posterior
 from kepsvgp.maths import svgp
 
 TOKEN, DIM, HEAD, RANK, CLASS = 5, 6, 2, 3, 4
@@ -97,6 +96,17 @@ def test_covariance_is_the_inverse_of_the_brute_force_matrix(model, structure) -
     assert result.expected_epistemic == sum(result.effective_dimension) / 22
 
 
+def test_a_part_stands_for_the_whole(model) -> None:
+    x, y = data()
+    part = fit_posterior(model, [(x, y)], prior_precision=1.0, num_train=33)
+    found = [layer.v_tril_raw.clone() for layer in model.layers]
+    whole = fit_posterior(model, [(x, y)] * 3, prior_precision=1.0)
+    for layer, expected in zip(model.layers, found, strict=True):
+        assert_close(layer.v_tril_raw, expected)
+    assert part.num_examples == whole.num_examples
+    assert part.expected_epistemic == pytest.approx(whole.expected_epistemic)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_draws_have_the_fitted_covariance_and_survive_the_disk(model, structure) -> None:
     x, y = data()
@@ -132,7 +142,7 @@ def test_validation_chooses_the_precision_of_the_least_nll(model) -> None:
 def test_linear_prediction_is_the_sampled_one_where_the_spread_is_small(model) -> None:
     x, y = data()
     fit_posterior(model, [(x, y)], prior_precision=1e4)
-    linear = predict_linear(model, x)
+    linear = predict(model, x, method="linear")
     generator = torch.Generator().manual_seed(0)
     sampled = predict(model, x, num_samples=2000, generator=generator)
     assert_close(linear.probs, sampled.probs, rtol=0, atol=2e-4)

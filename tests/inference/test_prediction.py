@@ -1,7 +1,7 @@
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
+from kepsvgp.errors import UserError
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.prediction import entropy, predict_batches
 from kepsvgp.methods import ensemble, mc_dropout
@@ -165,18 +166,6 @@ def test_predict_evaluates_and_gives_the_mode_back(model: Plain) -> None:
     assert model.training
 
 
-def test_eight_threads_equal_one(model: Plain) -> None:
-    x = inputs()
-
-    def run(seed: int) -> Tensor:
-        return predict(model, x, generator=seeded(seed)).probs
-
-    serial = [run(seed) for seed in range(32)]
-    with ThreadPoolExecutor(8) as pool:
-        threaded = list(pool.map(run, range(32)))
-    assert all(torch.equal(a, b) for a, b in zip(serial, threaded, strict=True))
-
-
 def test_threads_leave_no_draws_on_a_layer() -> None:
     """Compiled code reads draws off the layer, and would use them for good."""
     layer = KEPAttention(4, 1)
@@ -225,9 +214,48 @@ def test_rows_and_parts_come_apart_and_together(model: Plain) -> None:
     assert torch.equal(again.logits, whole.logits)
 
 
-def test_bad_arguments_say_what_was_expected(model: Plain) -> None:
-    with pytest.raises(ValueError, match="num_samples must be at least 1; got 0"):
-        predict(model, inputs(), num_samples=0)
+@pytest.mark.parametrize("number", [0, 2.5, "3"])
+def test_number_of_samples_is_a_whole_one(model: Plain, number, monkeypatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match=f"num_samples must be .*; got {number!r}"):
+        predict(model, inputs(), num_samples=number)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "a text",
+        ["one", "text"],
+        (torch.ones(2, 5, 8), torch.zeros(2)),
+        torch.ones(2, 5, 8).numpy(),
+        {"x": ["a text"]},
+        {"x": [[0.1, 0.2]]},
+    ],
+)
+def test_inputs_that_are_no_tensors_are_told(model: Plain, wrong, monkeypatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match="inputs must be a tensor or a mapping of tensors"):
+        predict(model, wrong)
+
+
+def test_a_model_may_take_lists_of_its_own(model: Plain) -> None:
+    class FromList(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+            return self.model(torch.cat(parts))
+
+    whole = inputs()
+    found, expected = (
+        predict(each, given, generator=torch.Generator().manual_seed(0)).probs
+        for each, given in ((FromList(), [whole[:1], whole[1:]]), (model, whole))
+    )
+    assert torch.equal(found, expected)
+
+
+def test_no_batches_are_refused(model: Plain) -> None:
     with pytest.raises(ValueError, match="at least one example"):
         predict_batches(model, [])
 
@@ -264,7 +292,7 @@ def test_prediction_has_a_seed_where_another_would_give_another(
     x = torch.randn(4, 6)
     for predictor, given, seed in (
         (Direct(model, num_samples=num_samples), inputs(), 5),
-        (ensemble.fit([Direct(model, num_samples=num_samples)] * 2, ["a", "b"]), inputs(), 5),
+        (ensemble.Ensemble((Direct(model, num_samples=num_samples),) * 2), inputs(), 5),
         (mc_dropout.fit(certain, num_samples=num_samples), x, 5),
         (Direct(certain, num_samples=num_samples), x, None),
     ):

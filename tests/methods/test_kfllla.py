@@ -1,5 +1,4 @@
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,12 +129,3 @@ def test_samples_of_a_stochastic_model_are_averaged() -> None:
 def test_head_that_is_not_linear_is_refused() -> None:
     with pytest.raises(UserError, match="linear head"):
         kfllla.fit(make_model(TEXTS, "sngp"), [], [])
-
-
-def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "laplace", None)
-
-    with pytest.raises(UserError, match=r"kepsvgp\[laplace\]"):
-        kfllla.last_layer_curvature(
-            torch.nn.Linear(2, 2), torch.ones(3, 2), torch.tensor([0, 1, 1])
-        )

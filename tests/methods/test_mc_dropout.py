@@ -39,11 +39,12 @@ def logits_of(method: mc_dropout.MCDropout, inputs: Any, seed: int) -> Tensor:
         return method._sampled_logits(inputs, seeds, torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("p_attention", [0.0, 0.3])
+@pytest.mark.parametrize("rates", [(0.2, 0.0), (0.2, 0.3), (0.0, 0.4)])
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
-def test_passes_differ_and_the_model_stays_as_it_was(shape, p_attention: float) -> None:
+def test_passes_differ_and_the_model_stays_as_it_was(shape, rates: tuple[float, float]) -> None:
     torch.manual_seed(0)
-    config = CONFIG.model_copy(update={"attention_dropout": p_attention})
+    changes = dict(zip(("dropout", "attention_dropout"), rates, strict=True))
+    config = CONFIG.model_copy(update=changes)
     model = build_model(config, shape, 3, "msp").eval()
     inputs, _, _ = next(make_batches(shape, 5))
     before = call(model, inputs)
@@ -55,18 +56,6 @@ def test_passes_differ_and_the_model_stays_as_it_was(shape, p_attention: float) 
     assert len({tuple(sample.flatten().tolist()) for sample in (*first, *second)}) == 8
     assert not any(module.training for module in model.modules())
     assert torch.equal(call(model, inputs), before)
-
-
-def test_attention_dropout_alone_is_sampled() -> None:
-    config = CONFIG.model_copy(update={"dropout": 0.0, "attention_dropout": 0.4})
-    model = build_model(config, TEXTS, 3, "msp").eval()
-    inputs, _, _ = next(make_batches(TEXTS, 5))
-
-    first, second = mc_dropout.fit(model, num_samples=2)._sampled_logits(
-        inputs, torch.tensor([1, 2]), None
-    )
-
-    assert not torch.equal(first, second)
 
 
 def test_running_statistics_stay_while_passes_differ() -> None:
@@ -189,16 +178,6 @@ def test_samples_have_the_mean_and_variance_of_torch_s_own_dropout() -> None:
     assert ((ours.var(0) - theirs.var(0)).abs() < 5 * spread).all()
 
 
-def test_model_without_dropout_is_refused() -> None:
-    with pytest.raises(UserError, match="greater than zero"):
-        mc_dropout.fit(nn.Linear(2, 2))
-
-
-def test_dropout_out_of_reach_is_refused() -> None:
-    with pytest.raises(UserError, match="MultiheadAttention"):
-        mc_dropout.fit(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
-
-
 class ForeignWithKep(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -239,11 +218,19 @@ def test_each_sample_of_a_foreign_model_has_its_own_draw() -> None:
     assert not torch.equal(sampled[0], sampled[1])
 
 
-@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.Dropout2d])
-def test_other_kinds_of_dropout_are_refused(kind) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), kind(0.5), nn.Linear(4, 3))
-
-    with pytest.raises(UserError, match=f"does not reach {kind.__name__}"):
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Linear(2, 2), "greater than zero"),
+        (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), "MultiheadAttention"),
+        (nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.5)), "does not reach AlphaDropout"),
+        (nn.Sequential(nn.Dropout(0.1), nn.Dropout2d(0.5)), "does not reach Dropout2d"),
+    ],
+)
+def test_dropout_that_is_absent_or_out_of_reach_is_refused(model, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         mc_dropout.fit(model)
-    model[2].p = 0.0
-    mc_dropout.fit(model)
+
+
+def test_other_kinds_of_dropout_do_not_matter_at_rate_zero() -> None:
+    mc_dropout.fit(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.0)))

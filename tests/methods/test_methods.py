@@ -1,6 +1,7 @@
 """Methods by name, on real runs: digits, tiny networks, one epoch."""
 
 import copy
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,17 @@ from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, predict_batches
+from kepsvgp.methods.post_hoc import FITTED, read_stamp
 from kepsvgp.methods.svdkl import SVDKL
 from kepsvgp.models.sngp import RandomFeatureGP
 from kepsvgp.paper.plan import Evaluation, Task
 from kepsvgp.paper.work import perform
 from kepsvgp.runs.evaluation import evaluate
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.weights import CHECKPOINTS
+from kepsvgp.runs.weights import CHECKPOINTS, write_weights
 from kepsvgp.training.loop import train
 
-TRAINED = ["msp", "kep", "sgpa", "primal", "sngp", "svdkl"]
+TRAINED = ["msp", "kep", "sgpa", "primal", "sngp", "svdkl", "matched_noise"]
 
 
 def settings(method: str, **sections: Any) -> RunConfig:
@@ -98,15 +100,6 @@ def test_trained_method_predicts_the_same_after_reload(
     assert files == {path: path.read_bytes() for path in files}
     suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert suffixes <= {".toml", ".json", ".jsonl", ".safetensors", ""}
-
-
-def test_sngp_has_a_posterior_in_every_checkpoint(benchmark: Benchmark, tmp_path: Path) -> None:
-    run = train_method(settings("sngp"), benchmark, tmp_path / "run")
-
-    for checkpoint in (None, *CHECKPOINTS):
-        head = run.model(checkpoint).head
-        assert isinstance(head, RandomFeatureGP)
-        assert head.is_fitted
 
 
 def test_svdkl_takes_a_softmax_run_or_trains_one_beside_it(
@@ -226,12 +219,14 @@ def test_fitted_method_of_other_weights_is_fitted_again(
     run = runs["msp"]
     get_method("temperature", run, benchmark, "score")
     folder = run.method_folder("score/temperature")
-    right = folder.read_json("fitted.json")
-    folder.write_json("fitted.json", right | {"weights": ["of another epoch"]})
+    right = read_stamp(folder)
+    assert right is not None
+    other = json.dumps(right | {"weights": ["of another epoch"]})
+    write_weights(folder, FITTED, {}, {"stamp": other})
 
     get_method("temperature", run, benchmark, "score")
 
-    assert folder.read_json("fitted.json") == right
+    assert read_stamp(folder) == right
 
 
 def test_method_of_another_run_is_refused(runs: dict[str, RunFolder], benchmark: Benchmark) -> None:
@@ -317,26 +312,19 @@ def test_sngp_that_was_killed_before_its_posterior_is_not_finished(
     benchmark: Benchmark, tmp_path: Path
 ) -> None:
     run = train(settings("sngp"), benchmark, tmp_path / "run", finish=False)
+    # of a model without its posterior
+    run.add_metrics("score", "sngp", {"test": {"nll": 0.5}})
     assert not run.is_finished()
     assert (run.unfinished() or "").startswith("stopped after its last epoch")
     wanted = (Evaluation("sngp", "score", "val"),)
     task = Task(name="run", config=settings("sngp"), evaluations=wanted)
     assert perform(task, tmp_path) == {}
     assert run.is_finished()
-    head = run.model().head
-    assert isinstance(head, RandomFeatureGP)
-    assert head.is_fitted
-
-
-def test_numbers_without_the_posterior_of_sngp_are_forgotten(
-    benchmark: Benchmark, tmp_path: Path
-) -> None:
-    run = train(settings("sngp"), benchmark, tmp_path / "run", finish=False)
-    run.add_metrics("score", "sngp", {"test": {"nll": 0.5}})
+    for checkpoint in (None, *CHECKPOINTS):
+        head = run.model(checkpoint).head
+        assert isinstance(head, RandomFeatureGP)
+        assert head.is_fitted
+    assert run.metrics()["score"]["sngp"].keys() == {"val"}
 
     train_method(settings("sngp"), benchmark, run.path, resume=True)
-    assert run.metrics() == {}
-
-    run.add_metrics("score", "sngp", {"test": {"nll": 0.6}})
-    train_method(settings("sngp"), benchmark, run.path, resume=True)
-    assert run.metrics()["score"]["sngp"]["test"]["nll"] == 0.6
+    assert run.metrics()["score"]["sngp"].keys() == {"val"}

@@ -96,13 +96,10 @@ def test_fit_uses_the_averaged_prediction_of_a_stochastic_model() -> None:
     assert nll(scaled.probs, averaged.targets) < nll(averaged.probs, averaged.targets)
 
 
-def test_empty_validation_set_is_refused() -> None:
-    with pytest.raises(UserError, match="validation examples"):
-        temperature.best_temperature(torch.empty(0, 2), torch.empty(0, dtype=torch.long))
-
-
 def test_temperature_of_a_set_without_errors_is_one(generator: torch.Generator) -> None:
     """There is no best one: the sharper, the better."""
     probs = (3 * torch.randn(20, 3, generator=generator)).softmax(-1)
     with pytest.warns(UserWarning, match="no error"):
         assert temperature.best_temperature(probs, probs.argmax(-1)) == 1.0
+    with pytest.raises(UserError, match="validation examples"):
+        temperature.best_temperature(probs[:0], probs[:0].argmax(-1))

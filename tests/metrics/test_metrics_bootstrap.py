@@ -139,6 +139,28 @@ def test_bootstrap_of_a_mean_matches_the_normal_approximation(generator) -> None
     assert found.high == pytest.approx(found.difference + 1.96 * error, abs=5 * 0.042 * error)
 
 
+def test_interval_of_ece_is_one_for_test_sets_of_its_size(generator) -> None:
+    """As its page says: not for the population, whose calibrated model has no ECE at all."""
+
+    def two_models(size: int) -> tuple[Tensor, Tensor, Tensor]:
+        logits = 2 * torch.randn(size, 10, generator=generator)
+        labels = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        return logits.softmax(-1), (1.5 * logits).softmax(-1), labels
+
+    def difference(size: int) -> float:
+        a, b, labels = two_models(size)
+        return metrics.paired_bootstrap(a, b, labels, metrics=["ece"], num_resamples=1)["ece"][0]
+
+    of_this_size = sum(difference(300) for _ in range(300)) / 300
+    of_all = difference(200_000)
+    found = [
+        metrics.paired_bootstrap(*two_models(300), metrics=["ece"], num_resamples=200)["ece"]
+        for _ in range(100)
+    ]
+    assert sum(each.low <= of_this_size <= each.high for each in found) >= 90
+    assert sum(each.low <= of_all <= each.high for each in found) <= 20
+
+
 def test_bootstrap_interval_holds_the_true_difference_as_often_as_it_says(generator) -> None:
     repeats, size, held = 300, 200, 0
     for _ in range(repeats):
@@ -154,6 +176,29 @@ def test_bootstrap_interval_holds_the_true_difference_as_often_as_it_says(genera
         held += interval.low <= 0.1 <= interval.high
     # fewer, or more, happen once in a thousand at the level of 95 %
     assert binom.ppf(0.0005, repeats, 0.95) <= held <= binom.ppf(0.9995, repeats, 0.95)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("runs", [(5, 5), (5, 1), (3, 5)])
+def test_bootstrap_interval_of_five_seeds_holds_what_other_seeds_and_examples_give(
+    generator, spread, runs
+) -> None:
+    repeats, size, held = 200, 400, 0
+    for _ in range(repeats):
+        difficulty = torch.rand(size, generator=generator)
+        # a run is right where an example is easier than its skill, on average 0.75 and 0.7
+        skills = [
+            mean + (spread if n > 1 else 0) * (torch.rand(n, 1, generator=generator) - 0.5)
+            for mean, n in zip((0.75, 0.7), runs, strict=True)
+        ]
+        right = [difficulty < skill for skill in skills]
+        a, b = (torch.stack([r, ~r], dim=-1).double() for r in right)
+        interval = metrics.paired_bootstrap(
+            a, b, torch.zeros(size).long(), metrics=["accuracy"], num_resamples=300
+        )["accuracy"]
+        held += interval.low <= 0.05 <= interval.high
+    # fewer happen once in a thousand at the level of 95 %; more may, as t covers the least sure
+    assert held >= binom.ppf(0.001, repeats, 0.95)
 
 
 def test_bootstrap_of_undefined_metrics_is_nan_with_one_warning() -> None:

@@ -4,19 +4,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention, SoftmaxAttention, fixed_draws
+from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import call
 from kepsvgp.methods.kep import KepConfig
-from kepsvgp.models import (
-    Classifier,
-    ImageShape,
-    TextShape,
-    build_model,
-    transformer_cola,
-    transformer_imdb,
-    vit_cifar,
-)
+from kepsvgp.models import Classifier, ImageShape, TextShape, build_model
 from kepsvgp.models.blocks import Block, encode
 from kepsvgp.models.text import ScalarMix, sinusoids
 from kepsvgp.models.vit import patches
@@ -103,19 +96,16 @@ def test_layers_side_by_side_can_be_any_mix_of_them(generator) -> None:
     assert_close(sampled(joined), sampled(mixed))
 
 
-def test_features_alone_want_features() -> None:
-    with pytest.raises(UserError, match="embedding_dim must be positive"):
-        build_model(SMALL.model_copy(update={"embedding_dim": 0}), TEXTS, CLASS)
-
-
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
-def test_kep_model_puts_samples_first(shape, generator) -> None:
-    model = build_model(SMALL, shape, CLASS, "kep").eval()
+def test_kep_model_puts_samples_first_and_softmax_has_none(shape, generator) -> None:
+    inputs = inputs_for(shape, generator)
+    softmax, kep = (build_model(SMALL, shape, CLASS, kind).eval() for kind in ("msp", "kep"))
 
-    logits = call(model, inputs_for(shape, generator), num_samples=SAMPLE)
+    logits = call(kep, inputs, num_samples=SAMPLE)
 
     assert logits.shape == (SAMPLE, BATCH, CLASS)
     assert not torch.equal(logits[0], logits[1])
+    assert call(softmax, inputs, num_samples=SAMPLE).ndim == 2
 
 
 def test_softmax_layers_after_the_first_draw_broadcast_over_samples(generator) -> None:
@@ -128,12 +118,6 @@ def test_softmax_layers_after_the_first_draw_broadcast_over_samples(generator) -
     assert logits.shape == (SAMPLE, BATCH, CLASS)
 
 
-def test_softmax_model_does_not_repeat_itself_for_samples(generator) -> None:
-    model = build_model(SMALL, IMAGES, CLASS, "msp").eval()
-
-    assert call(model, inputs_for(IMAGES, generator), num_samples=SAMPLE).ndim == 2
-
-
 @pytest.mark.parametrize(("layers", "kinds"), [(1, "sk"), (2, "kk"), ("all", "kk")])
 def test_model_has_the_attention_in_its_last_layers(layers, kinds) -> None:
     config = SMALL.model_copy(update={"kep_layers": layers})
@@ -142,13 +126,8 @@ def test_model_has_the_attention_in_its_last_layers(layers, kinds) -> None:
     model = build_model(config, TEXTS, CLASS, "kep")
 
     assert [type(block.attention) for block in model.blocks] == expected
-
-
-def test_merge_is_concat_for_images_and_add_for_text() -> None:
-    image, text = (build_model(SMALL, shape, CLASS) for shape in (IMAGES, TEXTS))
-
-    assert image.blocks[-1].attention.merge == "concat"
-    assert text.blocks[-1].attention.merge == "add"
+    assert model.blocks[-1].attention.merge == "add"
+    assert build_model(config, IMAGES, CLASS, "kep").blocks[-1].attention.merge == "concat"
 
 
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS, FEATURED])
@@ -187,19 +166,20 @@ def test_text_model_knows_the_order_of_its_tokens(generator) -> None:
     assert not torch.allclose(model(tokens), model(tokens.flip(-1)))
 
 
-def test_text_model_wants_the_features_it_was_built_for(generator) -> None:
-    with_features = inputs_for(FEATURED, generator)
-    without = inputs_for(TEXTS, generator)
+def test_what_does_not_fit_the_model_is_refused(generator) -> None:
+    def built(shape: ImageShape | TextShape, **changes: int) -> Classifier:
+        return build_model(SMALL.model_copy(update=changes), shape, CLASS)
 
     with pytest.raises(UserError, match="built for no features"):
-        call(build_model(SMALL, TEXTS, CLASS), with_features)
+        call(built(TEXTS), inputs_for(FEATURED, generator))
     with pytest.raises(UserError, match="built for contextual features"):
-        call(build_model(SMALL, FEATURED, CLASS), without)
-
-
-def test_image_model_refuses_a_patch_that_does_not_fit() -> None:
+        call(built(FEATURED), inputs_for(TEXTS, generator))
     with pytest.raises(UserError, match="sides 8 and 12; got 5"):
-        build_model(SMALL.model_copy(update={"patch_size": 5}), IMAGES, CLASS)
+        built(IMAGES, patch_size=5)
+    with pytest.raises(UserError, match="embedding_dim must be positive"):
+        built(TEXTS, embedding_dim=0)
+    with pytest.raises(ValueError, match="kep_layers"):
+        ModelConfig(kep_layers=0)
 
 
 def test_patches_are_cut_row_by_row(generator) -> None:
@@ -297,33 +277,25 @@ def num_parameters(model: Classifier) -> int:
 
 
 def test_paper_models_have_the_paper_s_sizes() -> None:
+    def of(name: str, shape, num_classes: int, method: str) -> Classifier:
+        return build_model(load_config(name).model, shape, num_classes, method)
+
     # per softmax block: 4 d² + 4 d of attention, 2 d² + 2 d of the MLP, 4 d of two norms
     d, blocks = 384, 7
     vit = 48 * d + d + 64 * d + blocks * (6 * d * d + 10 * d) + 2 * d + 10 * d + 10
-    assert num_parameters(vit_cifar(10, "msp")) == vit
-    assert len(vit_cifar(100, depth=6).blocks) == 6
-
-    imdb = transformer_imdb(1000, "msp")
+    assert num_parameters(of("cifar10", ImageShape(3, 32, 32), 10, "msp")) == vit
+    imdb = of("imdb", TextShape(1000), 2, "msp")
     assert num_parameters(imdb) == 1000 * 128 + 6 * 128**2 + 10 * 128 + 2 * 128 + 2 * 128 + 2
-    # as in the authors' program; the error of a standard deviation from 128,000 numbers is 0.2 %
-    assert_close(imdb.embedding.weight.std(), torch.tensor(1.0), rtol=0.01, atol=0)
-
-    cola = transformer_cola(1000, feature_layers=7, feature_dim=384)
+    cola = of("cola", TextShape(1000, feature_layers=7, feature_dim=384), 2, "kep")
     assert len(cola.blocks) == 2
     assert cola.embedding.embedding_dim == 128
     assert cola.to_tokens.out_features == 256
 
 
 def test_hook_on_the_last_mlp_is_called_in_evaluation() -> None:
-    torch.manual_seed(0)
-    model = vit_cifar(10, depth=1).eval()
+    model = build_model(SMALL, IMAGES, CLASS).eval()
     seen: list[torch.Size] = []
     model.blocks[-1].mlp.register_forward_hook(lambda *args: seen.append(args[2].shape))
     with torch.no_grad():
-        model(torch.randn(2, 3, 32, 32), num_samples=3)
-    assert seen == [torch.Size([3, 2, 64, 384])]
-
-
-def test_no_kep_layers_are_refused() -> None:
-    with pytest.raises(ValueError, match="kep_layers"):
-        vit_cifar(10, kep_layers=0)
+        model(torch.randn(2, *IMAGES), num_samples=3)
+    assert seen == [torch.Size([3, 2, 6, 22])]

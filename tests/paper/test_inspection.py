@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -108,27 +106,35 @@ def test_inspection_leaves_the_model_as_it_was(generator) -> None:
     assert not layer._forward_pre_hooks
 
 
-def test_inspection_finds_a_posterior_that_is_the_prior(generator) -> None:
+def test_inspection_reads_blocks_of_whole_heads(generator) -> None:
     model, layer = kep_model()
+    batch = list(image_batches(1, generator))
+    narrow = inspect_model(model, batch, split="test").layers[1]
+    layer.set_factor(torch.eye(4).expand(3, 1, 4, 4) * 0.1)
+
+    wide = inspect_model(model, batch, split="test").layers[1]
+
+    assert wide.posterior is not None
+    assert narrow.posterior is not None
+    for name, values in wide.posterior.model_dump().items():
+        assert values == pytest.approx(getattr(narrow.posterior, name), rel=1e-5)
+
+
+def test_inspection_tells_the_size_of_the_scores(generator) -> None:
+    model, layer = kep_model()
+    batch = list(image_batches(1, generator))
+    seen = []
+    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
-        layer.v_mean[1] = 0.0
-        layer.v_tril_raw[1] = 0.0
+        model.eval()(batch[0][0])
+        handle.remove()
+        pair = layer.scores(seen[0])
+    expected = torch.cat([pair.e, pair.r], dim=-1).square().mean(dim=(0, 2, 3)).sqrt()
 
-    kep = inspect_model(model, image_batches(generator=generator), split="test").layers[1]
+    kep = inspect_model(model, batch, split="test").layers[1]
 
-    assert any("posterior of head 2 is the prior" in finding for finding in kep.findings)
     assert kep.posterior is not None
-    assert kep.posterior.kl[1] == pytest.approx(0, abs=1e-12)
-
-
-def test_inspection_finds_a_posterior_without_noise(generator) -> None:
-    model, layer = kep_model()
-    with torch.no_grad():
-        layer.v_tril_raw[:] = torch.diag(torch.full((2,), math.log(1e-5)))
-
-    kep = inspect_model(model, image_batches(generator=generator), split="test").layers[1]
-
-    assert any("noise of heads 1, 2, 3 is below 1%" in finding for finding in kep.findings)
+    assert kep.posterior.scores == pytest.approx(expected.tolist(), rel=1e-4)
 
 
 def test_inspection_finds_scores_no_better_than_random_ones(generator) -> None:

@@ -1,6 +1,7 @@
 import signal
 import socket
 import sys
+import threading
 from concurrent.futures import Future
 
 import pytest
@@ -138,3 +139,20 @@ def test_ray_says_at_once_that_nobody_listens(tmp_path) -> None:
             ray_cluster(tmp_path, address, threads=1),
         ):
             pass
+
+
+def test_jobs_share_the_gpus_evenly(swept, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5,7")
+    together = threading.Barrier(4, timeout=60)
+
+    def seen(name: str, *given: object) -> Outcome:
+        # all at once, so that none can have the place of another
+        together.wait()
+        return Outcome(name, f"{given[-1]}", 0.0)
+
+    monkeypatch.setattr("kepsvgp.paper.runner.execute", seen)
+    tasks = swept.tasks("table1")[:4]
+    with local_processes(tmp_path, jobs=4, threads=1) as submit:
+        jobs = [submit(task) for task in tasks]
+        assert sorted(f"{job.result().reason}" for job in jobs) == ["3", "3", "GPU-5", "GPU-5"]

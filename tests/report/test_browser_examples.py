@@ -65,7 +65,7 @@ def test_hostile_text_is_shown_and_not_run(browser, tmp_path) -> None:
     )
     (comparison,) = compared(run)
     path = tmp_path / "report.html"
-    path.write_text(make_page([(comparison, Source(text_benchmark(labels), ()))]), "utf-8")
+    path.write_text(make_page([(comparison, Source(text_benchmark(labels).test, {}))]), "utf-8")
 
     tab = Tab(browser, path, viewport={"width": 380, "height": 800})
     seen: dict[int, str] = {}

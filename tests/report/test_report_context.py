@@ -1,5 +1,6 @@
 """What the page says: cards, notes and tables, by what they tell and not by their wording."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -9,11 +10,13 @@ from report.folders import compared, draw, write_run
 
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data.benchmark import Note
+from kepsvgp.methods.post_hoc import FITTED
 from kepsvgp.report.context import BenchmarkContext, benchmark_context, duration
 from kepsvgp.report.examples import Source
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import write_weights
 
-NO_DATA = Source(None, ())
+NO_DATA = Source(None, {})
 LABELS = torch.arange(40) % 10
 
 
@@ -97,7 +100,7 @@ def test_notes_on_sets_that_no_model_was_evaluated_on_are_left_out(tmp_path) -> 
 
     for run, expected in ((plain, {"Smaller."}), (shifted, {"Generated.", "Smaller."})):
         (comparison,) = compared(run)
-        told = benchmark_context(comparison, Source(None, notes)).notes
+        told = benchmark_context(comparison, Source(None, {}, notes)).notes
         assert {note.text for note in notes} & set(told) == expected
 
 
@@ -140,7 +143,7 @@ def test_models_of_an_ensemble_are_counted_and_are_no_seeds(tmp_path) -> None:
     other = write_run(tmp_path / "b", {"msp": splits}, config=config("msp", seed=1))
     _, unknown = context_of(run, other).cost.rows
     folder = RunFolder(run).method_folder("score/ensemble")
-    folder.write_json("ensemble.json", {"members": ["a", "b", "c"]})
+    write_weights(folder, FITTED, {}, {"stamp": json.dumps({"weights": ["a", "b", "c"]})})
 
     context = context_of(run, other)
 

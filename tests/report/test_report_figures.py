@@ -89,6 +89,22 @@ def test_save_figure_writes_the_same_bytes_twice(tmp_path, confidence) -> None:
         assert min(image.size) > 300
 
 
+def test_names_are_drawn_as_they_are(tmp_path, confidence) -> None:
+    name = r"$\frac{$ \\$5 $x^2$"
+    shifts = {name: {name: [0.1]}}
+    drawn = (
+        figures.shift_bars({name: shifts}),
+        figures.shift_lines(shifts, metric=name),
+        figures.confidence_separation({name: {name: confidence}}),
+        figures.kernel_spectra({name: made_inspection(5)}),
+        figures.reliability_diagrams({name: reliability(confidence, confidence > 0.6)}),
+        figures.risk_coverage_curves({name: risk_coverage_curve(confidence, confidence > 0.5)}),
+    )
+    for number, figure in enumerate(drawn):
+        _, svg = figures.save_figure(figure, tmp_path, str(number))
+        assert name in svg.read_text(encoding="utf-8")
+
+
 def test_write_figures_leaves_out_what_the_runs_do_not_have(digits_runs, tmp_path) -> None:
     # MSP without inspect.json
     written = write_figures([digits_runs[1]], tmp_path)

@@ -102,7 +102,7 @@ def test_page_escapes_hostile_names(tmp_path) -> None:
     )
 
     (comparison,) = compared(run)
-    html = make_page([(comparison, Source(text_benchmark(labels), ()))])
+    html = make_page([(comparison, Source(text_benchmark(labels).test, {}))])
 
     assert "<img src=x" not in html
     assert "<b>kep" not in html
@@ -122,15 +122,15 @@ def test_source_is_the_data_of_the_runs_or_nothing(tmp_path) -> None:
     labels = benchmark.test.labels
     (mine,) = compared(write_own(tmp_path / "mine", labels, config, benchmark))
     (other,) = compared(write_own(tmp_path / "other", 1 - labels, config, benchmark))
-    assert find_source(mine).benchmark is not None
-    assert find_source(other).benchmark is None
+    assert find_source(mine).test is not None
+    assert find_source(other).test is None
 
     table.write_text(table.read_text().replace("text number", "another text"))
     replaced = find_source(mine)
     table.unlink()
     missing = find_source(mine)
 
-    assert (replaced.benchmark, missing.benchmark) == (None, None)
+    assert (replaced.test, missing.test) == (None, None)
     assert replaced.notes != missing.notes
 
 
@@ -178,7 +178,7 @@ def test_page_of_five_models_and_fifty_thousand_predictions_is_small(tmp_path) -
     noise = image_examples(pixels, labels, Normalisation((0.5,) * 3, (0.5,) * 3))
     benchmark = text_benchmark(labels, task="image", test=noise, ood={"svhn": noise})
 
-    html = make_page([(comparison, Source(benchmark, ()))])
+    html = make_page([(comparison, Source(benchmark.test, {}))])
 
     assert len(data_of(html)["benchmarks"][0]["shown"]["positions"]) > 300
     assert len(html.encode()) < 8_000_000

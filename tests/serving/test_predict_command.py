@@ -6,14 +6,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import families
-import numpy as np
 import pytest
 import torch
 import transformers
 from PIL import Image
+from serving.models import picture, text_folder, tokenizer
 from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction, convert, load_pretrained, predict, save_pretrained
@@ -25,8 +24,6 @@ from kepsvgp.serving import open_folder
 from kepsvgp.serving.stream import FIELDS
 from kepsvgp.training.loop import train
 
-WORDS = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "a"]
-
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit code of `kepsvgp predict`, run in this process."""
@@ -36,27 +33,6 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]"
-    )
-
-
-def text_folder(path: Path, family: str = "bert") -> Path:
-    model, _ = families.make(family)
-    convert(model, rank=3, posterior_scale=1.0)
-    # answers that differ
-    for name, parameter in model.named_parameters():
-        parameter.data.mul_(10.0 if parameter.ndim == 2 and "embedding" not in name else 1.0)
-    save_pretrained(model, path, processor=tokenizer())
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +165,6 @@ def test_saved_rule_is_kept_and_another_promise_refused(
     replace(rule, threshold=math.inf).save(folder)
     assert call(monkeypatch, folder, texts) == 0
     assert "no threshold keeps this on 50 calibration examples" in capsys.readouterr().err
-
-
-def picture(path: Path, size: tuple[int, int], seed: int = 0) -> None:
-    noise = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(noise).save(path)
 
 
 def test_run_predicts_a_folder_of_images(image_run, tmp_path, monkeypatch, capsys) -> None:

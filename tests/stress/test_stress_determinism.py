@@ -9,10 +9,7 @@ import pytest
 import torch
 from breaking import CONFIG, assert_same_results, many, run_command
 from safetensors.torch import load_file
-from torch import nn
-from torch.testing import assert_close
 
-from kepsvgp import KEPAttention, predict
 from kepsvgp.config.file import load_config
 from kepsvgp.data import batches, load_benchmark
 from kepsvgp.data.augment import CropFlip
@@ -106,34 +103,17 @@ def test_prediction_does_not_depend_on_the_order_of_batches(config, tmp_path, tr
     tried("orders of batches with the same prediction", tries)
 
 
-class Classifier(nn.Module):
-    def __init__(self, **settings) -> None:
-        super().__init__()
-        self.layer, self.head = KEPAttention(12, 3, rank=4, **settings), nn.Linear(12, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layer(x).mean(dim=-2))
-
-
-@pytest.mark.parametrize("noise", ["joint", "token"])
-@pytest.mark.parametrize("projection", ["landmark", "dual"])
-def test_eight_threads_predict_as_one(noise, projection, tried) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    torch.manual_seed(0)
-    model = Classifier(noise=noise, projection=projection).eval()
-    jobs = many(40, 500)
-    inputs = [torch.randn(2 + number % 3, 5 + number % 4, 12) for number in range(jobs)]
-
-    def ask(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(number)
-        prediction = predict(model, inputs[number], num_samples=3, generator=generator)
-        return prediction.probs, prediction.aleatoric
-
-    serial = [ask(number) for number in range(jobs)]
-    with ThreadPoolExecutor(8) as pool:
-        parallel = list(pool.map(ask, range(jobs)))
-    for one, other in zip(serial, parallel, strict=True):
-        # another thread may take sums in another order; draws of another call are far away
-        assert_close(one, other, rtol=1e-5, atol=1e-6)
-    tried("predictions from 8 threads, equal to the serial ones", jobs)
+@pytest.mark.parametrize(("kind", "step"), [("eager", 5), ("compiled", 9)])
+def test_many_threads_predict_as_one(kind, step, tried) -> None:
+    here = Path(__file__).parent
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(here.parent)])
+    done = subprocess.run(
+        [sys.executable, here / "threads.py", kind, str(many(16, 160)), str(many(step, 1))],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    tried(
+        f"predictions of {kind} models from 8 threads, equal to the serial ones", int(done.stdout)
+    )

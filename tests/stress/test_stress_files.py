@@ -14,13 +14,13 @@ import torch
 from breaking import CONFIG, assert_explained, many, run_command
 from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from kepsvgp import convert
 from kepsvgp.config.file import load_config, parse_config
 from kepsvgp.config.plugins import find_method
-from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import load_pretrained, save_pretrained
 from kepsvgp.data import load_benchmark, pictures, store
 from kepsvgp.data.download import archive
@@ -29,8 +29,7 @@ from kepsvgp.data.text import tokens
 from kepsvgp.errors import UserError
 from kepsvgp.files import FORMAT, read_json, write_json
 from kepsvgp.inference.abstention import Abstainer
-from kepsvgp.methods import kfllla, mc_dropout, temperature
-from kepsvgp.methods.base import Direct
+from kepsvgp.methods.post_hoc import FITTED, read_stamp
 from kepsvgp.paper import records, timing
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.runs.evaluation import evaluate
@@ -105,7 +104,7 @@ def made(tmp_path_factory) -> Path:
     benchmark = load_benchmark(config.data)
     run = train(config, benchmark, root / "run")
     evaluate(run, benchmark, run.model("last"), method="kep", checkpoint="last", splits=("test",))
-    for name in ("temperature", "mc_dropout", "kfllla"):
+    for name in ("temperature", "kfllla"):
         find_method(name, on="kep").predictor(run, benchmark, "last")
     inspect_run(run, benchmark, checkpoint="last", split="test", examples=4)
     vocabulary = write_vocabulary(root / "vocab.txt", "the cat sat")
@@ -130,16 +129,8 @@ def made(tmp_path_factory) -> Path:
     return root
 
 
-def _method(run: RunFolder, name: str) -> Any:
-    folder, model = run.method_folder(f"last/{name}"), run.model("last")
-    match name:
-        case "temperature":
-            return temperature.load(folder, Direct(model)).temperature
-        case "mc_dropout":
-            return mc_dropout.load(folder, model).num_samples
-        case "kfllla":
-            loaded = kfllla.load(folder, model)
-            return loaded.prior_precision, loaded.num_samples, tuple(loaded.curvature)
+def _kept(run: RunFolder, name: str) -> dict[str, Any]:
+    return load_file(run.method_folder(f"last/{name}").check(FITTED))
 
 
 def never() -> Any:
@@ -173,18 +164,11 @@ def ours(made: Path) -> dict[str, Kind]:
         ),
         "inspection": in_run("inspect.json", lambda r: r.inspection()),
         "temperature": in_run(
-            "methods/last/temperature/temperature.json", lambda r: _method(r, "temperature")
+            f"methods/last/temperature/{FITTED}", lambda r: _kept(r, "temperature")
         ),
-        "mc_dropout": in_run(
-            "methods/last/mc_dropout/mc_dropout.json", lambda r: _method(r, "mc_dropout")
-        ),
-        "kfllla": in_run("methods/last/kfllla/kfllla.json", lambda r: _method(r, "kfllla")),
-        "kfllla curvature": in_run(
-            "methods/last/kfllla/curvature.safetensors", lambda r: _method(r, "kfllla")
-        ),
+        "kfllla": in_run(f"methods/last/kfllla/{FITTED}", lambda r: _kept(r, "kfllla")),
         "stamp of a method": in_run(
-            "methods/last/kfllla/fitted.json",
-            lambda r: r.method_folder("last/kfllla").read_json("fitted.json"),
+            f"methods/last/kfllla/{FITTED}", lambda r: read_stamp(r.method_folder("last/kfllla"))
         ),
         "manifest of a run": in_run("manifest.json", lambda r: r.record()),
         **{
@@ -205,8 +189,8 @@ def ours(made: Path) -> dict[str, Kind]:
 
 NAMES = (
     "config of a run", "record of a run", "history", "metrics", "weights", "chosen weights",
-    "state", "predictions", "inspection", "temperature", "mc_dropout", "kfllla",
-    "kfllla curvature", "stamp of a method", "manifest of a run", "record of a sweep", "times",
+    "state", "predictions", "inspection", "temperature", "kfllla",
+    "stamp of a method", "manifest of a run", "record of a sweep", "times",
     "abstainer", "tokens", "array", *(f"{name} of a converted model" for name in CONVERTED),
 )  # fmt: skip
 
@@ -215,7 +199,7 @@ def test_every_file_of_a_run_and_of_a_model_is_among_them(made) -> None:
     for folder in ("run", "converted"):
         files = {path for path in (made / folder).rglob("*") if path.is_file()}
         known = {kind.path for kind in ours(made).values()}
-        alike = {"nll.safetensors", "score.safetensors", "fitted.json", ".lock", ".metrics.lock"}
+        alike = {"nll.safetensors", "score.safetensors", ".lock", ".metrics.lock"}
         assert {path for path in files - known if path.name not in alike} == set()
 
 
@@ -389,7 +373,7 @@ def theirs(root: Path) -> dict[str, Kind]:
 
     return {
         "CIFAR, python": Kind(
-            python / "test_batch", lambda p: cifar.check_file(root, TINY10, "test_batch")
+            python / "test_batch", lambda p: cifar.read_file(root, TINY10, "test_batch")
         ),
         "CIFAR, classes": Kind(python / "batches.meta", lambda p: cifar.read_classes(root, TINY10)),
         "CIFAR, binary classes": Kind(
@@ -397,13 +381,13 @@ def theirs(root: Path) -> dict[str, Kind]:
         ),
         "CIFAR, binary": Kind(
             binary / "test_batch.bin",
-            lambda p: cifar.check_file(root / "binary", TINY10, "test_batch"),
+            lambda p: cifar.read_file(root / "binary", TINY10, "test_batch"),
         ),
         "SVHN": Kind(root / "svhn" / "test.mat", svhn.read),
         "CoLA": Kind(dev, lambda p: cola.read(p, 5)),
         "CSV": Kind(
             root / "texts.csv",
-            lambda path: table.read(path, DataConfig(name="csv", path=path)),
+            lambda path: table.read(path, "text", "label"),
         ),
         "CSV to predict": Kind(root / "texts.csv", lambda p: list(rows.open_texts(p, "text").rows)),
         "JSONL to predict": Kind(
@@ -453,7 +437,7 @@ def test_damaged_archive_is_unpacked_in_its_folder_or_refused(kind, tmp_path, tr
         whole.write_bytes(damaged)
         count += 1
         with suppress(UserError):
-            archive.extract(whole, place / "root", "things", most_bytes=10_000, most_members=10)
+            archive.extract(whole, place / "root", "things", most_bytes=10_000)
         # nothing but the folder, or nothing
         assert {path.name for path in place.iterdir()} <= {"root"}
         assert {path.name for path in (place / "root").iterdir()} <= {"things"}

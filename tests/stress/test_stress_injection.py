@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import unicodedata
+from contextlib import nullcontext
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from breaking import assert_explained, run_command
 
 import kepsvgp
 from kepsvgp.cli import main
-from kepsvgp.errors import printable
+from kepsvgp.errors import UserError, printable
+from kepsvgp.files import CheckedFolder
+from kepsvgp.serving import open_folder
 
 HOSTILE = (
     "\x1b]0;owned\x07",
@@ -155,3 +158,41 @@ def test_archives_and_pickles_of_strangers_stay_harmless(processes, tmp_path, tr
     assert not (tmp_path / "run").exists()
     assert json.dumps(str(trace)) not in ended.out
     tried("hostile pickles through the command line", 1)
+
+
+OWN = ["own.Own", "own.Own"]
+STRANGE_PARTS = {
+    "config.json": {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}},
+    "tokenizer_config.json": {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": OWN}},
+    "preprocessor_config.json": {
+        "image_processor_type": "Own",
+        "auto_map": {"AutoImageProcessor": "own.Own"},
+    },
+}
+
+
+@pytest.mark.parametrize("part", STRANGE_PARTS)
+def test_code_in_the_folder_of_a_model_is_neither_run_nor_asked_for(
+    part, tmp_path, monkeypatch, tried
+) -> None:
+    import families
+    from serving.test_predict_command import tokenizer
+    from transformers import ViTImageProcessor
+
+    is_image = part == "preprocessor_config.json"
+    model, _ = families.make("vit" if is_image else "bert")
+    processor = ViTImageProcessor() if is_image else tokenizer()
+    kepsvgp.save_pretrained(kepsvgp.convert(model), tmp_path, processor=processor)
+    # with the right checksums, as whoever wants to harm would list them
+    folder = CheckedFolder(tmp_path)
+    folder.write_json(part, folder.read_json(part) | STRANGE_PARTS[part])
+    trace = tmp_path / "it-ran"
+    (tmp_path / "own.py").write_text(f"open({str(trace)!r}, 'w')\nclass Own: ...\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+
+    # transformers has tokenizers for many models that it knows
+    with nullcontext() if "tokenizer" in part else pytest.raises(UserError, match="read without"):
+        open_folder(tmp_path)
+    assert not trace.exists()
+    assert sys.stdin.tell() == 0
+    tried("folders of models with code in them", 1)

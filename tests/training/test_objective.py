@@ -1,6 +1,7 @@
 import copy
 from types import SimpleNamespace
 
+import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -146,6 +147,23 @@ def test_bad_arguments_say_what_was_expected(model: Tiny) -> None:
         loss(model(x), y, model, num_train=0, ksvd_weight=0.0)
     with pytest.raises(ValueError, match=r"got \(3, 3\)"):
         loss(model(x)[:3], y, model, num_train=4, ksvd_weight=0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["a", "b", "c", "d"],
+        [0, 1, 2, 0],
+        torch.tensor([0.0, 1.0, 2.0, 0.0]),
+        torch.eye(4, CLASS),
+        torch.zeros(4, TOKEN, dtype=torch.long),
+        torch.full((4,), CLASS),
+    ],
+)
+def test_labels_that_are_no_class_indices_are_told(model: Tiny, wrong, monkeypatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match="labels must be"):
+        loss(model(batch(4)[0]), wrong, model, num_train=4)
 
 
 def test_training_overfits_a_handful_of_examples() -> None:

@@ -15,6 +15,7 @@ from kepsvgp.config.sections import DataConfig, RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import weights_about
 from kepsvgp.training import loop as training
 from kepsvgp.training.loop import train
 from kepsvgp.training.state import STATE
@@ -157,6 +158,16 @@ def test_weight_of_the_kl_is_that_of_kep_layers_alone(digits, tmp_path) -> None:
     assert totals("kep", 100.0) > totals("kep", 1.0)
 
 
+def test_whole_kl_stands_beside_the_mean_loss(digits, tmp_path) -> None:
+    changes = {"objective": small().objective.model_copy(update={"kl_weight": "whole"})}
+    config = small(epochs=1).model_copy(update=changes)
+
+    (entry,) = train(config, digits, tmp_path / "run").history()
+
+    terms = entry["train"]
+    assert_close(terms["total"], terms["nll"] + terms["kl"] + terms["ksvd"])
+
+
 def test_training_learns_digits(tmp_path) -> None:
     config = parse_config(
         {
@@ -228,10 +239,7 @@ def test_score_checkpoint_is_that_of_the_best_epoch(digits, tmp_path) -> None:
 
     shorter = train(small(epochs=4, lr=3e-2), digits, tmp_path / "other")
     assert_same_run(run, shorter)
-    from safetensors import safe_open
-
-    with safe_open(run.weights_file("score"), framework="pt") as file:
-        assert file.metadata()["epoch"] == str(best)
+    assert weights_about(run.weights_file("score"))["epoch"] == str(best)
 
 
 def test_reloaded_model_predicts_what_was_validated(digits, tmp_path) -> None:

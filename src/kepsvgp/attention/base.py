@@ -26,6 +26,10 @@ class Penalties(NamedTuple):
     training pass. It counts as often as there are training examples."""
 
 
+class WholeLinear(nn.Linear):
+    """A map whose weight enters products of its own, so that `quantize_dynamic` leaves it whole."""
+
+
 class _Mark:
     """A hook that does nothing and lives as long as the graph of an output."""
 

@@ -9,10 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import OfEachExample, draws_of, repeat_mask
+from kepsvgp.attention.base import OfEachExample, WholeLinear, draws_of, repeat_mask
 from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
+from kepsvgp.attention.start import start_as_program
 from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
 from kepsvgp.errors import UserError
 from kepsvgp.maths import svgp
@@ -24,6 +25,7 @@ from kepsvgp.ops.dropout import Dropout
 Merge = Literal["add", "concat", "concat_lowrank"]
 Noise = Literal["joint", "token"]
 Branches = Literal["er", "ee", "rr"]
+Start = Literal["scaled", "program"]
 
 
 class KEPAttention(KernelSVDAttention):
@@ -62,6 +64,9 @@ class KEPAttention(KernelSVDAttention):
             common factor of the coefficients. `"residual"`, for the dual projection, is
             the squared distance from K H_r = H_e Λ and its adjoint relative to the scores'
             energy; it is zero at singular pairs only.
+        start: `"scaled"`: q(v) has small means and the standard deviation `posterior_scale`, λ is
+            1, and the directions of each head are orthonormal. `"program"`: the random numbers
+            that the authors' program begins with, for all of these.
         posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
         check_finite: Refuse inputs with NaN or infinity; costs a pass over the input.
 
@@ -84,6 +89,7 @@ class KEPAttention(KernelSVDAttention):
         qk_bias: bool = False,
         dropout: float = 0.0,
         ksvd_loss: KSVDLoss = "objective",
+        start: Start = "scaled",
         posterior_scale: float = POSTERIOR_SCALE,
         check_finite: bool = False,
     ) -> None:
@@ -94,6 +100,7 @@ class KEPAttention(KernelSVDAttention):
         checks.choice("noise", noise, Noise)
         checks.choice("branches", branches, Branches)
         checks.choice("ksvd_loss", ksvd_loss, KSVDLoss)
+        checks.choice("start", start, Start)
         if merge != "add" and num_tokens is None:
             raise UserError(f"merge={merge!r} must be given num_tokens; got None.")
         if ksvd_loss == "residual" and projection != "dual":
@@ -112,7 +119,7 @@ class KEPAttention(KernelSVDAttention):
         self.v_mean = nn.Parameter(torch.randn(num_heads, rank, rank) / rank**0.5)
         log_scale = torch.full((rank,), posterior_scale).log()
         self.v_tril_raw = nn.Parameter(torch.diag(log_scale).repeat(num_heads, rank, 1, 1))
-        self.to_output = nn.Linear(rank, dim // num_heads)
+        self.to_output = WholeLinear(rank, dim // num_heads)
         if num_tokens is not None and merge != "add":
             # W₁ (N × 2N), or its factors Bᵀ (s × 2N) and A (N × s), applied one after the other
             widths = [2 * num_tokens, num_tokens]
@@ -122,6 +129,8 @@ class KEPAttention(KernelSVDAttention):
             self.token_weights = nn.ParameterList([layer.weight for layer in maps])
             self.token_bias = maps[-1].bias
         self.dropout = Dropout(dropout)
+        if start == "program":
+            start_as_program(self)
 
     def forward(
         self,

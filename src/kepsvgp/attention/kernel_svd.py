@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import checks
 from kepsvgp.attention.base import PenalisedAttention, Penalties
+from kepsvgp.attention.novelty import ObservedAttention
 from kepsvgp.attention.projections import PROJECTIONS, Batch, Projection, ScorePair
 from kepsvgp.attention.statistics import (
     Statistics,
@@ -33,7 +34,7 @@ class Call(NamedTuple):
     kl: Float[Tensor, ""] | None
 
 
-class KernelSVDAttention(PenalisedAttention):
+class KernelSVDAttention(PenalisedAttention, ObservedAttention):
     """Attention through the scores E = Φ_q W_e and R = Φ_k W_r; see `KEPAttention`."""
 
     # what the projection learns: the first two, or the third
@@ -75,6 +76,7 @@ class KernelSVDAttention(PenalisedAttention):
         """Projection scores Eᵀ = (Φ_q W_e)ᵀ and Rᵀ = (Φ_k W_r)ᵀ, zero at padding."""
         # (batch 2·head token feature): queries of all heads, then keys of all heads
         qk = self.to_qk(x).unflatten(-1, (2 * self.num_heads, -1)).transpose(1, 2)
+        self.observe(x, lambda: qk, mask)
         batch = Batch(x, qk, mask, self.sequence_group)
         return PROJECTIONS[self.projection].scores(self, batch)
 

@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import PenalisedAttention, Penalties, draws_of
+from kepsvgp.attention.base import PenalisedAttention, Penalties, WholeLinear, draws_of
 from kepsvgp.errors import UserError
 from kepsvgp.maths.ksvd import at_least_float32
-from kepsvgp.maths.svgp import lower_cholesky
+from kepsvgp.maths.svgp import lower_cholesky, standard_normal
 from kepsvgp.ops import dispatch, noise
 from kepsvgp.ops.dropout import Dropout
 
@@ -199,7 +199,7 @@ class SGPAttention(PenalisedAttention):
         self.kernel: Kernel = kernel
         self.jitter = jitter
         head_dim = dim // num_heads
-        self.to_qv = nn.Linear(dim, 2 * dim, bias=False)
+        self.to_qv = WholeLinear(dim, 2 * dim, bias=False)
         self.to_output = nn.Linear(dim, dim)
         self.dropout = Dropout(dropout)
         self.inducing_keys = nn.Parameter(torch.randn(num_heads, num_inducing, dim))
@@ -252,7 +252,7 @@ class SGPAttention(PenalisedAttention):
         keys = at_least_float32(self.inducing_keys @ w_q.mT)
         mean = at_least_float32(self.inducing_mean)
         # exponentials and factors in single precision, whatever the rest is in
-        with torch.autocast(x.device.type, enabled=False):
+        with dispatch.without_autocast(x.device.type):
             return marginals(
                 queries,
                 values,
@@ -281,7 +281,7 @@ class SGPAttention(PenalisedAttention):
         held = draws_of(self)
         if held is None and num_samples is None:
             shape = (*x.shape[:-2], self.num_heads, num_tokens, head_dim)
-            return torch.randn(shape, generator=generator, device=x.device)
+            return standard_normal(shape, at_least_float32(x), generator)
         seeds = held
         if seeds is None:
             seeds = self.draw(num_samples or 1, generator=generator)

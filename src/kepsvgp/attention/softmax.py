@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kepsvgp.attention import checks
+from kepsvgp.attention.novelty import ObservedAttention
 from kepsvgp.ops.dropout import Dropout
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(ObservedAttention):
     r"""Multi-head self-attention with the scale $1/\sqrt{d_k}$, $d_k$ the width of a head.
 
     Differs from the authors' baseline, which divides by the square root of the whole width and
@@ -64,6 +65,7 @@ class SoftmaxAttention(nn.Module):
             .reshape(-1, num_tokens, 3, self.num_heads, dim // self.num_heads)
             .permute(2, 0, 3, 1, 4)
         )
+        self.observe(x, lambda: torch.cat([q, k], dim=1), mask)
         values = functional.scaled_dot_product_attention(
             q,
             k,

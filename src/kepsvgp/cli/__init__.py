@@ -16,6 +16,7 @@ from kepsvgp.cli.evaluate import evaluate
 from kepsvgp.cli.inspect import inspect
 from kepsvgp.cli.interrupt import INTERRUPTED, MESSAGE
 from kepsvgp.cli.predict import predict
+from kepsvgp.cli.refit import refit
 from kepsvgp.cli.report import report
 from kepsvgp.cli.reproduce import reproduce
 from kepsvgp.cli.train import train
@@ -54,6 +55,7 @@ app.command(cls=Command)(demo)
 app.command(cls=Command)(train)
 app.command(cls=Command)(evaluate)
 app.command(cls=Command)(predict)
+app.command(cls=Command)(refit)
 app.command(cls=Command)(inspect)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(report)

@@ -1,8 +1,30 @@
-"""How every command shows its help."""
+"""How every command shows its help, and what several of them take."""
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+from kepsvgp.config.shipped import shipped_configs
+
+CONFIG_HELP = f"A TOML file, or the name of a shipped one: {', '.join(shipped_configs())}."
+CheckpointOption = Annotated[
+    str | None, typer.Option(help="last, score or nll; what the run selected by default.")
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the data sets; otherwise KEPSVGP_DATA, else one in the user's cache."
+    ),
+]
+VariantOption = Annotated[
+    str,
+    typer.Option(
+        metavar="text|program|ours",
+        help="The paper's text, what its authors' program does, or our own choices.",
+    ),
+]
 
 
 class Command(TyperCommand):

@@ -5,20 +5,32 @@ from typing import Annotated
 
 import typer
 
-from kepsvgp.cli.train import CONFIG_HELP
+from kepsvgp.cli.command import CONFIG_HELP, DataRoot
+from kepsvgp.cli.other import LabelColumn, TextColumn, is_other
 
 
 def compare(
-    config: Annotated[str, typer.Argument(help=CONFIG_HELP)],
+    config: Annotated[
+        str,
+        typer.Argument(
+            help=f"{CONFIG_HELP} Or the first of several models, each a folder that "
+            "save_pretrained wrote or a file of probabilities and labels."
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Such as train.lr=1e-3."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Such as train.lr=1e-3. Or the other models and, if one is a folder, labelled "
+            "data.",
+        ),
     ] = None,
     methods: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: msp, kep, sgpa, primal, sngp, svdkl; temperature, mc_dropout, "
-            "kfllla, ensemble; or both as in kep+temperature."
+            help="Comma-separated: msp, kep, sgpa, primal, sngp, svdkl, matched_noise; "
+            "temperature, mc_dropout, kfllla, ensemble; or both as in kep+temperature or "
+            "kep+refitted."
         ),
     ] = "msp,temperature,mc_dropout,kep,kep+temperature",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every trained method.")] = 1,
@@ -29,14 +41,24 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs; runs/compare-<config> by default.")
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets, for data.root.")
-    ] = None,
+    data_root: DataRoot = None,
+    text_column: TextColumn = "text",
+    label_column: LabelColumn = "label",
 ) -> None:
     """Train, fit and measure several methods on the same splits, and print one table.
 
-    What is there already is not done again, so methods and seeds can be added later.
+    What is there already is not done again, so methods and seeds can be added later. Models that
+    are there are asked about the same labelled data, with intervals of their differences.
     """
+    given = [Path(path) for path in (config, *(overrides or ()))]
+    if is_other(given):
+        from kepsvgp.cli.results import show_tested
+        from kepsvgp.serving.tested import open_tested
+
+        tested = open_tested(given, text_column=text_column, label_column=label_column)
+        show_tested(tested, compared=True)
+        return
+
     from rich.console import Console
 
     from kepsvgp.cli.results import show_comparison

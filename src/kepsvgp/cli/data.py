@@ -1,11 +1,10 @@
 """`kepsvgp data`: what data sets there are, getting them, and checking them."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kepsvgp.cli.command import Command, Group
+from kepsvgp.cli.command import Command, DataRoot, Group
 
 if TYPE_CHECKING:
     from kepsvgp.data.download.catalogue import DataSet
@@ -19,13 +18,6 @@ app = typer.Typer(
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Names of data sets; all if none is given.")
-]
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        help="Folder of the data sets; otherwise KEPSVGP_DATA, else one in the user's cache.",
-    ),
 ]
 
 
@@ -44,7 +36,7 @@ def _meant(names: list[str] | None) -> "tuple[bool, list[DataSet]]":
 
 
 @app.command("list", cls=Command)
-def list_(names: Names = None, data_root: Root = None) -> None:
+def list_(names: Names = None, data_root: DataRoot = None) -> None:
     """Say which data sets there are, which are here, and which file goes where."""
     from kepsvgp.data import store
 
@@ -70,7 +62,7 @@ def list_(names: Names = None, data_root: Root = None) -> None:
 @app.command(cls=Command)
 def fetch(
     names: Annotated[list[str], typer.Argument(help="Names of data sets.")],
-    data_root: Root = None,
+    data_root: DataRoot = None,
     url: Annotated[
         str | None, typer.Option(help="Another address of the same file (a mirror).")
     ] = None,
@@ -105,7 +97,7 @@ def fetch(
 
 
 @app.command(cls=Command)
-def verify(names: Names = None, data_root: Root = None) -> None:
+def verify(names: Names = None, data_root: DataRoot = None) -> None:
     """Read what is here and say whether it is the official file.
 
     Exits with code 1 if a file is damaged, or missing although its data set was named.

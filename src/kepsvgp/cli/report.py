@@ -5,19 +5,27 @@ from typing import Annotated
 
 import typer
 
+from kepsvgp.cli.command import CheckpointOption
+from kepsvgp.cli.other import LabelColumn, TextColumn, is_other
+
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Evaluated run folders, or folders that hold some.")
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...",
+            help="Evaluated run folders, or folders that hold some. Or folders that "
+            "save_pretrained wrote, with labelled data after them. Or files of probabilities "
+            "and labels (.csv, .tsv, .jsonl, .npz).",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures there, as PNG and SVG.")
     ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="score, nll or last; by default what each run selected."),
-    ] = None,
+    checkpoint: CheckpointOption = None,
+    text_column: TextColumn = "text",
+    label_column: LabelColumn = "label",
 ) -> None:
     """Write one self-contained HTML page that shows whether models can be trusted."""
     from kepsvgp.cli.unfinished import warn_if_unfinished
@@ -28,6 +36,12 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         # it replaces what is there, which might be a file of a run
         raise UserError(f"--out must end in .html or .htm; got {out.name}.")
+    if is_other(runs):
+        from kepsvgp.serving.tested import open_tested
+
+        tested = open_tested(runs, text_column=text_column, label_column=label_column)
+        typer.echo(printable(str(write_report(tested, out))))
+        return
     for run in find_runs(runs):
         if run.metrics_file.exists():
             warn_if_unfinished(run.path)

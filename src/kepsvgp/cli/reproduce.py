@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kepsvgp.cli.command import CheckpointOption, DataRoot, VariantOption
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -18,14 +20,6 @@ class Profile(StrEnum):
 
     paper = "paper"
     small = "small"
-
-
-class Weights(StrEnum):
-    """Which weights of a run are measured."""
-
-    last = "last"
-    score = "score"
-    nll = "nll"
 
 
 def reproduce(
@@ -47,6 +41,7 @@ def reproduce(
     profile: Annotated[
         Profile, typer.Option(help="The paper's budget, or one for a small machine.")
     ] = Profile.paper,
+    variant: VariantOption = "ours",
     config: Annotated[
         Path | None,
         typer.Option(help="Another configuration than the profile's: a file, or a shipped name."),
@@ -62,11 +57,9 @@ def reproduce(
     rows: Annotated[
         str | None, typer.Option(help="Only these methods, comma-separated, such as msp,kep.")
     ] = None,
-    checkpoint: Annotated[
-        Weights | None, typer.Option(help="Measure these weights; what the run selected if none.")
-    ] = None,
+    checkpoint: CheckpointOption = None,
     out: Annotated[Path, typer.Option(help="Where runs, tables and figures go.")] = Path("runs"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data sets.")] = None,
+    data_root: DataRoot = None,
     resamples: Annotated[
         int, typer.Option(min=1, help="Bootstrap resamples of each comparison.")
     ] = 1000,
@@ -84,6 +77,7 @@ def reproduce(
     from kepsvgp.paper.declarations import PaperTable
     from kepsvgp.paper.request import Request
     from kepsvgp.paper.sweep import Sweep
+    from kepsvgp.runs.weights import as_checkpoint
 
     if data_root is not None:
         os.environ["KEPSVGP_DATA"] = str(data_root.resolve())
@@ -92,9 +86,10 @@ def reproduce(
         dataset=dataset,
         seeds=seeds,
         profile=profile.value,
+        variant=variant,
         config=config,
         rows=() if rows is None else tuple(rows.split(",")),
-        checkpoint=None if checkpoint is None else checkpoint.value,
+        checkpoint=None if checkpoint is None else as_checkpoint(checkpoint),
     )
     sweep = Sweep(request.plan(), out)
     if dry_run:
@@ -238,7 +233,6 @@ def _draw(name: str, data: dict[str, Any]) -> "Figure":
 
 def _write_reports(sweep: "Sweep") -> None:
     """Writes a report page over the finished runs of each data set."""
-    from kepsvgp.config.plugins import short_name
     from kepsvgp.paper.sweep import reported_runs
     from kepsvgp.report import write_report
 
@@ -247,6 +241,6 @@ def _write_reports(sweep: "Sweep") -> None:
         wanted = [p for p in sweep.plan.exhibits if p.study.dataset == dataset]
         runs = reported_runs(wanted, sweep)
         if runs:
-            page = sweep.root.path / f"report-{short_name(dataset)}-{study.budget}.html"
+            page = sweep.root.path / f"report-{wanted[0].of_study}.html"
             write_report(runs, page, checkpoint=study.checkpoint)
             typer.echo(f"report page: {page}")

@@ -1,14 +1,18 @@
 """Results as a table on the terminal."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from kepsvgp.errors import printable
+from kepsvgp.errors import UserError, printable
+from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.methods.compare import Comparison, rows
+from kepsvgp.metrics import paired_bootstrap
 from kepsvgp.metrics.registry import OF_A_SET, OF_OTHER_DATA
 from kepsvgp.paper.filled import FilledTable
 from kepsvgp.paper.formats import (
@@ -20,6 +24,7 @@ from kepsvgp.paper.formats import (
     row_texts,
 )
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.serving.tested import Tested, measured
 
 
 def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[str]) -> None:
@@ -38,6 +43,42 @@ def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[
         ]
         _show(console, f"{method}, checkpoint {checkpoint}", [kind, *columns.values()], lines)
     say(console, f"run folder: {run.path}")
+
+
+def show_tested(
+    tested: Mapping[str, Tested], *, max_risk: float | None = None, compared: bool = False
+) -> None:
+    """Prints the metrics of models by name, of their groups, rules and differences."""
+    console, columns = _console(), _columns("test")
+    lines = []
+    for name, given in tested.items():
+        for split, values in measured(given).items():
+            about = "by its own score" if split == "score" else split.removeprefix("group/")
+            first = name if split == "test" else f"  {about}"
+            lines.append([first, *(f"{values.get(key, math.nan):.4f}" for key in columns)])
+    size = len(next(iter(tested.values())).prediction)
+    _show(console, f"{size} examples", ["model", *columns.values()], lines)
+    if max_risk is not None:
+        for name, given in tested.items():
+            say(console, f"{name}: {Abstainer.fit(given.prediction, max_risk=max_risk).words}")
+    if compared:
+        _show_differences(console, tested, columns)
+
+
+def _show_differences(
+    console: Console, tested: Mapping[str, Tested], columns: Mapping[str, str]
+) -> None:
+    (first, one), *others = tested.items()
+    lines = []
+    for name, given in others:
+        if not torch.equal(given.labels, one.labels):
+            raise UserError(f"{name} must be tested on the examples of {first}; its labels differ.")
+        found = paired_bootstrap(
+            given.prediction.probs, one.prediction.probs, one.labels, metrics=list(columns)
+        )
+        ends = [f"{found[key].low:+.4f} … {found[key].high:+.4f}" for key in columns]
+        lines.append([name, *ends])
+    _show(console, f"minus {first}, 95 % intervals", ["model", *columns.values()], lines)
 
 
 def show_comparison(comparison: Comparison, folder: Path) -> None:

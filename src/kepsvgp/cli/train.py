@@ -1,13 +1,15 @@
 """`kepsvgp train`: a configuration in, a trained and measured run out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kepsvgp.config.shipped import shipped_configs
+from kepsvgp.cli.command import CONFIG_HELP, DataRoot, VariantOption
 
-CONFIG_HELP = f"A TOML file, or the name of a shipped one: {', '.join(shipped_configs())}."
+if TYPE_CHECKING:
+    from kepsvgp.data import Benchmark
+    from kepsvgp.runs.folder import RunFolder
 
 
 def train(
@@ -19,12 +21,11 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run folder; runs/<config>-<method>-<seed> by default.")
     ] = None,
+    variant: VariantOption = "ours",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets, for data.root.")
-    ] = None,
+    data_root: DataRoot = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of texts in a CSV file, for data.text_column.")
     ] = None,
@@ -50,9 +51,10 @@ def train(
 
     flags = {"root": data_root, "text_column": text_column, "label_column": label_column}
     changes = [*(overrides or []), *(f"data.{key}={flag}" for key, flag in flags.items() if flag)]
-    settings = load_config(config, changes)
+    settings = load_config(config, changes, variant=variant)
     method = find_method(settings.method)
-    name = f"{find_config(config).stem}-{method.name}-{settings.seed}"
+    kind = "" if variant == "ours" else f"-{variant}"
+    name = f"{find_config(config).stem}{kind}-{method.name}-{settings.seed}"
     folder = out or Path("runs") / name
     console = Console(stderr=True)
     # from here, since loading data may start torch's threads
@@ -65,3 +67,16 @@ def train(
         for checkpoint in dict.fromkeys((settings.train.select, "last")):
             measure(run, method, benchmark, checkpoint=checkpoint, console=console)
     show_metrics(run, settings.train.select, method.name, ["val", "test"])
+    _show_activity(run, benchmark)
+
+
+def _show_activity(run: "RunFolder", benchmark: "Benchmark") -> None:
+    """Whether the KEP layers do anything, and what to do where they do not."""
+    from kepsvgp.cli.inspect import describe
+    from kepsvgp.inference.activity import ADVICE
+    from kepsvgp.paper.inspection import measure_activity
+
+    for name, found in measure_activity(run.model(), benchmark).items():
+        typer.echo(f"{name}: {describe(found)}")
+        if ADVICE[found.word]:
+            typer.echo(f"warning: {name} is {found.word}: {ADVICE[found.word]}.", err=True)

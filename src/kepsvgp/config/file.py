@@ -9,15 +9,21 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kepsvgp.config.plugins import section_kinds
+from kepsvgp.config.plugins import find_method, section_kinds
 from kepsvgp.config.sections import ModelConfig, RunConfig
 from kepsvgp.config.shipped import shipped_configs
+from kepsvgp.config.variants import variant_settings
 from kepsvgp.errors import UserError, near_miss
 from kepsvgp.files import check_name
 
 
-def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a TOML file, or a shipped one by name, with `key=value` overrides."""
+def load_config(
+    source: Path | str, overrides: Sequence[str] = (), *, variant: str = "ours"
+) -> RunConfig:
+    """The configuration in a TOML file, or a shipped one by name, with `key=value` overrides.
+
+    A `variant` of the paper's changes it first; see `kepsvgp.config.variants`.
+    """
     path = find_config(source)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -25,6 +31,12 @@ def load_config(source: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         raise UserError(f"{path} must hold valid TOML; it does not: {error}.") from None
     for override in overrides:
         _apply(values, override)
+    if variant != "ours":
+        # by the data and the method that were asked for, whose own settings then win
+        config = parse_config(values, origin=str(path))
+        changes = variant_settings(variant, config.data.name, find_method(config.method).name)
+        for override in (*changes, *overrides):
+            _apply(values, override)
     return parse_config(values, origin=" ".join([str(path), *(f"with {o}" for o in overrides)]))
 
 

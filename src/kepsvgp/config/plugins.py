@@ -24,12 +24,14 @@ TRAINED = {
     "primal": "kepsvgp.methods.primal:Primal",
     "sngp": "kepsvgp.methods.sngp:SNGP",
     "svdkl": "kepsvgp.methods.svdkl:SVDKL",
+    "matched_noise": "kepsvgp.methods.matched_noise:MatchedNoise",
 }
 POST_HOC = {
     "temperature": "kepsvgp.methods.temperature:Temperature",
     "mc_dropout": "kepsvgp.methods.mc_dropout:Dropout",
     "kfllla": "kepsvgp.methods.kfllla:LastLayerLaplace",
     "ensemble": "kepsvgp.methods.ensemble:DeepEnsemble",
+    "refitted": "kepsvgp.methods.refitted:Refitted",
 }
 DATASETS = {
     "digits": "kepsvgp.data.sets.digits:load",

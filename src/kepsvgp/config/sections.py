@@ -65,8 +65,9 @@ class DataConfig(Section):
         root: Folder of the data sets; None takes `KEPSVGP_DATA`, else the user's cache.
         path: The user's own folder of images or CSV file, for `images` and `csv` alone.
         seed: Seed of the splits (not of the training), so that all seeds share them.
-        split: IMDB alone: `official` keeps the publisher's test set, `paper` pools all
-            50,000 reviews and splits them again into 35K/5K/10K.
+        split: `official` keeps the publisher's test set. IMDB's `paper` pools all 50,000 reviews
+            and splits them again into 35K/5K/10K; CoLA's `program` pools train and dev as the
+            authors' program does, for a test set of 1,816 sentences.
         train_limit: Train on the first so many examples of the seeded order.
         val_limit: Validate on so many examples.
         test_limit: Test on so many examples.
@@ -80,6 +81,8 @@ class DataConfig(Section):
             folder or a Hugging Face name; None for no features.
         image_size: Side to which the user's own images are brought.
         grayscale: Read the user's own images with one channel.
+        normalisation: CIFAR alone: mean and standard deviation of the pixels as they are
+            (`exact`), or as in the authors' `program`.
         corruptions: `auto` takes the official arrays where they are and generates the
             rest, `generated` never looks for official arrays, `none` has no shifts.
         corruption_limit: Corrupt only the first so many test images.
@@ -89,7 +92,7 @@ class DataConfig(Section):
     root: Annotated[Path | None, Optional] = None
     path: Annotated[Path | None, Optional] = None
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
-    split: Literal["official", "paper"] = "official"
+    split: Literal["official", "paper", "program"] = "official"
     train_limit: Limit = None
     val_limit: Limit = None
     test_limit: Limit = None
@@ -102,6 +105,7 @@ class DataConfig(Section):
     encoder: Annotated[str | None, Optional] = None
     image_size: int = Field(default=32, ge=4, lt=2**31)
     grayscale: bool = False
+    normalisation: Literal["exact", "program"] = "exact"
     corruptions: Literal["auto", "generated", "none"] = "auto"
     corruption_limit: Limit = None
 
@@ -115,8 +119,11 @@ class DataConfig(Section):
                 f"path is for name='images' or 'csv' only; got it with name='{self.name}' "
                 "(root says where the paper's data sets are)."
             )
-        if self.split == "paper" and self.name != "imdb":
-            raise ValueError(f"split='paper' is for name='imdb' only; got name='{self.name}'.")
+        benchmark = {"paper": "imdb", "program": "cola"}.get(self.split, self.name)
+        if self.name != benchmark:
+            raise ValueError(
+                f"split='{self.split}' is for name='{benchmark}' only; got name='{self.name}'."
+            )
         if self.encoder is not None and self.name not in TEXTS:
             raise ValueError(f"encoder is for text only; got it with name='{self.name}'.")
         if self.encoder is not None and self.vocabulary is not None:
@@ -202,12 +209,17 @@ class ObjectiveConfig(Section):
 
     Attributes:
         ksvd_weight: η, the weight of the KSVD loss.
-        kl_weight: Weight of KL / num_train of KEP layers; 1 is the evidence lower bound. Methods
-            with a bound of their own, SGPA and SV-DKL, always have that.
+        kl_weight: Weight of KL / num_train of KEP layers; 1 is the evidence lower bound, `whole`
+            the whole KL beside a mean loss, as in the authors' program. Methods with a bound of
+            their own, SGPA and SV-DKL, always have that.
     """
 
     ksvd_weight: NonNegativeFloat = KSVD_WEIGHT
-    kl_weight: NonNegativeFloat = KL_WEIGHT
+    kl_weight: NonNegativeFloat | Literal["whole"] = KL_WEIGHT
+
+    def kl_weight_for(self, num_train: int) -> float:
+        """The weight of KL / num_train, for so many training examples."""
+        return num_train if self.kl_weight == "whole" else self.kl_weight
 
 
 class PredictionConfig(Section):

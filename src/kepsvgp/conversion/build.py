@@ -59,7 +59,19 @@ def _build_transformers(name: str, folder: Path) -> nn.Module:
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UserError(f"{folder} must name a model of transformers; got {name!r}.")
-    return kind(transformers.AutoConfig.from_pretrained(folder))
+    return kind(from_folder(transformers.AutoConfig, folder))
+
+
+def from_folder(kind: Any, folder: Path) -> Any:
+    """A part of a Hugging Face model, by its class; code that lies in the folder never runs."""
+    try:
+        return kind.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # the libraries raise whatever their parsers do
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{folder} must hold what {kind.__name__} of transformers can read without code of "
+            f"its own; loading it failed ({reason})."
+        ) from None
 
 
 def _library(name: str) -> Any:

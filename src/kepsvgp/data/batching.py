@@ -4,14 +4,15 @@ All that is random is decided when an epoch starts: the order, and one seed for 
 augmentation. A thread then prepares the next batches while the model works on this one.
 """
 
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from kepsvgp.data.examples import Augment, Batch, Examples, ImageExamples
 
@@ -21,23 +22,50 @@ POOL = 50
 
 @dataclass(eq=False)
 class Batches:
-    """An epoch of batches each time it is iterated; see `batches`.
+    """Batches over a split, a whole epoch of them each time it is iterated.
 
     Attributes:
+        examples: The split.
+        batch_size: Size of the batch over all processes.
+        shuffle: A new order from `generator` in each iteration; otherwise that of the split.
+        augment: Applied to images, with numbers that follow from `generator`.
+        generator: Source of all that is random; it advances as an iteration starts.
+        drop_last: Leave out a last batch that is not full.
+        bucket: Gather texts of similar length; by default when shuffling. Without `shuffle`
+            the whole split is then sorted by length, and `Batch.index` says what is where.
+        part: Rank and number of processes: each takes its share of every batch.
+        start: Batches of the epoch to leave out, when a run is resumed in its middle.
+        prefetch: Batches prepared ahead in a thread; 0 for none.
+        pin: Put them in memory that a GPU copies from without being waited for.
         waited: Seconds that the last iteration spent waiting for a batch.
     """
 
     examples: Examples
     batch_size: int
+    _: KW_ONLY
     shuffle: bool = False
     augment: Augment | None = None
     generator: torch.Generator | None = None
     drop_last: bool = False
-    bucket: bool = False
+    bucket: bool | None = None
     part: tuple[int, int] = (0, 1)
     start: int = 0
     prefetch: int = 2
+    pin: bool = False
     waited: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        rank, world = self.part
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be positive; got {self.batch_size}.")
+        if not 0 <= rank < world:
+            raise ValueError(
+                f"part must be (rank, processes) with 0 <= rank < processes; got {self.part}."
+            )
+        if self.augment is not None and not isinstance(self.examples, ImageExamples):
+            raise ValueError("augment is for images; got texts.")
+        if self.bucket is None:
+            self.bucket = self.shuffle
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.examples), self.batch_size)
@@ -86,7 +114,8 @@ class Batches:
                 inputs = self.examples.inputs(index, self.augment, noise[mine])
             else:
                 inputs = self.examples.inputs(index)
-            yield Batch(inputs, self.examples.labels[index], index)
+            batch = Batch(inputs, self.examples.labels[index], index)
+            yield tree_map(Tensor.pin_memory, batch) if self.pin else batch
 
     def _timed(self, made: Iterator[Batch]) -> Iterator[Batch]:
         while True:
@@ -98,88 +127,17 @@ class Batches:
             yield batch
 
 
-def batches(
-    examples: Examples,
-    batch_size: int,
-    *,
-    shuffle: bool = False,
-    augment: Augment | None = None,
-    generator: torch.Generator | None = None,
-    drop_last: bool = False,
-    bucket: bool | None = None,
-    part: tuple[int, int] = (0, 1),
-    start: int = 0,
-    prefetch: int = 2,
-) -> Batches:
-    """Batches over a split, which can be iterated once per epoch.
-
-    Args:
-        examples: The split.
-        batch_size: Size of the batch over all processes.
-        shuffle: A new order from `generator` in each iteration; otherwise that of the split.
-        augment: Applied to images, with numbers that follow from `generator`.
-        generator: Source of all that is random; it advances as an iteration starts.
-        drop_last: Leave out a last batch that is not full.
-        bucket: Gather texts of similar length; by default when shuffling. Without `shuffle`
-            the whole split is then sorted by length, and `Batch.index` says what is where.
-        part: Rank and number of processes: each takes its share of every batch.
-        start: Batches of the epoch to leave out, when a run is resumed in its middle.
-        prefetch: Batches prepared ahead in a thread; 0 for none.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive; got {batch_size}.")
-    rank, world = part
-    if not 0 <= rank < world:
-        raise ValueError(f"part must be (rank, processes) with 0 <= rank < processes; got {part}.")
-    if augment is not None and not isinstance(examples, ImageExamples):
-        raise ValueError("augment is for images; got texts.")
-    return Batches(
-        examples,
-        batch_size,
-        shuffle=shuffle,
-        augment=augment,
-        generator=generator,
-        drop_last=drop_last,
-        bucket=shuffle if bucket is None else bucket,
-        part=part,
-        start=start,
-        prefetch=prefetch,
-    )
-
-
 def _ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
     """The same batches, prepared by a thread that ends when its reader does."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
-    stop = threading.Event()
-
-    def offer(item: Batch | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        # for this thread alone: the cores belong to the model
-        torch.set_num_threads(1)
-        try:
-            for batch in made:
-                if not offer(batch):
-                    return
-            offer(None)
-        except BaseException as error:
-            # raised again where the batches are read
-            offer(error)
-
-    thread = threading.Thread(target=work, name="kepsvgp-batches", daemon=True)
-    thread.start()
+    # one thread: the cores belong to the model
+    pool = ThreadPoolExecutor(1, "kepsvgp-batches", torch.set_num_threads, (1,))
+    ready = deque(pool.submit(next, made, None) for _ in range(depth))
     try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+        while (batch := ready.popleft().result()) is not None:
+            ready.append(pool.submit(next, made, None))
+            yield batch
     finally:
-        stop.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)
+
+
+batches = Batches

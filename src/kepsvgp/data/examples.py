@@ -7,8 +7,8 @@ normalising and padding happen once per batch, on whole tensors.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 Inputs = Tensor | dict[str, Tensor]
+Kind = TypeVar("Kind", bound="Examples")
 # from bytes and one row of uniform numbers per image to bytes
 Augment = Callable[
     [UInt8[Tensor, "batch channel height width"], Float[Tensor, "batch 3"]],
@@ -38,10 +39,12 @@ class Examples(ABC):
     Attributes:
         labels: Class of each example; −1 where it has none, as outside the distribution.
         rows: Position of each example in the publisher's order, which names it for good.
+        places: Where each example is in what the source keeps in memory or on disk.
     """
 
     labels: Int[Tensor, " example"]
     rows: Int[Tensor, " example"]
+    places: Int[Tensor, " example"]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,9 +60,10 @@ class Examples(ABC):
     def inputs(self, index: Int[Tensor, " batch"]) -> Inputs:
         """Model inputs of the examples at these positions."""
 
-    @abstractmethod
-    def subset(self, index: Int[Tensor, " part"]) -> "Examples":
+    def subset(self: Kind, index: Int[Tensor, " part"]) -> Kind:
         """The examples at these positions, in this order; nothing is copied but labels."""
+        labels, rows, places = self.labels[index], self.rows[index], self.places[index]
+        return replace(self, labels=labels, rows=rows, places=places)
 
     @property
     def lengths(self) -> Int[Tensor, " example"] | None:
@@ -102,12 +106,10 @@ class ImageExamples(Examples):
 
     Attributes:
         pixels: All images of the source, in memory or mapped from disk.
-        places: Where in `pixels` each example is.
         normalisation: Applied to each batch; that of the training set, for every set.
     """
 
     pixels: UInt8[Tensor, "place channel height width"]
-    places: Int[Tensor, " example"]
     normalisation: Normalisation
 
     def raw(self, position: int) -> np.ndarray:
@@ -126,11 +128,6 @@ class ImageExamples(Examples):
             pixels = augment(pixels, noise)
         return self.normalisation(pixels)
 
-    def subset(self, index: Int[Tensor, " part"]) -> "ImageExamples":
-        """The images at these positions; the pixels are shared."""
-        labels, rows, places = self.labels[index], self.rows[index], self.places[index]
-        return replace(self, labels=labels, rows=rows, places=places)
-
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height, width."""
@@ -147,7 +144,7 @@ def image_examples(
 ) -> ImageExamples:
     """Examples of all these images, in order; `rows` names them if the order is not theirs."""
     places = torch.arange(len(pixels))
-    return ImageExamples(labels, places if rows is None else rows, pixels, places, normalisation)
+    return ImageExamples(labels, places if rows is None else rows, places, pixels, normalisation)
 
 
 class Ragged(NamedTuple):
@@ -189,15 +186,13 @@ class TextExamples(Examples):
         texts: The texts themselves, by the same places; a lazy sequence will do.
         features: Hidden layers of the frozen encoder for each token of `tokens.flat`,
             `(token, layer, width)`, usually mapped from disk; None without an encoder.
-        places: Where in `tokens` each example is.
         pad: The token id that fills short rows.
     """
 
     tokens: Ragged
     texts: Sequence[str]
-    places: Int[Tensor, " example"]
     features: Float[Tensor, "token layer width"] | None = None
-    pad: int = field(default=0)
+    pad: int = 0
 
     def raw(self, position: int) -> str:
         """The text."""
@@ -214,11 +209,6 @@ class TextExamples(Examples):
             features[~mask] = 0.0
             inputs["features"] = features
         return inputs
-
-    def subset(self, index: Int[Tensor, " part"]) -> "TextExamples":
-        """The texts at these positions; tokens and features are shared."""
-        labels, rows, places = self.labels[index], self.rows[index], self.places[index]
-        return replace(self, labels=labels, rows=rows, places=places)
 
     @property
     def lengths(self) -> Int[Tensor, " example"]:

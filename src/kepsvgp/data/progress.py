@@ -6,14 +6,14 @@ results. In a run of many processes only the first one speaks.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from operator import length_hint
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -25,56 +25,35 @@ Item = TypeVar("Item")
 _SECONDS_BETWEEN_LINES = 30.0
 
 
-def track(
-    items: Iterable[Item], description: str, *, total: int, console: Console | None = None
-) -> Iterator[Item]:
-    """The same items, with a bar, or a line now and then, that says how far they are."""
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield from _with_lines(items, description, total, console)
-        return
-    with _bars(console) as bars:
-        task = bars.add_task(description, total=total, terms="")
+def track(items: Iterable[Item], description: str, console: Console | None) -> Iterator[Item]:
+    """The same items, and a display that says how far they are; no console for none."""
+    with Display(console, description, total=length_hint(items)) as display:
         for item in items:
             yield item
-            bars.advance(task)
+            display.step()
 
 
-def _with_lines(
-    items: Iterable[Item], description: str, total: int, console: Console
-) -> Iterator[Item]:
-    start = last = time.monotonic()
-    for done, item in enumerate(items, start=1):
-        yield item
-        now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_LINES and done < total:
-            last = now
-            left = (now - start) / done * (total - done)
-            console.print(f"{description}: {done}/{total}, {clock(left)} left", highlight=False)
-
-
-class TrainingDisplay:
-    """Shows a training run: loss terms, time left, and one line for each epoch.
+class Display:
+    """Shows how far some work is: a bar on a terminal, a line now and then elsewhere.
 
     Args:
         console: Where to write; None for nowhere.
-        total_steps: Optimizer steps of the whole run.
-        done_steps: Those that were done before, when the run is resumed.
+        description: What the work is called.
+        total: Its number of steps.
+        done: Those that were done before, when it is resumed.
     """
 
-    def __init__(self, console: Console | None, *, total_steps: int, done_steps: int = 0) -> None:
-        self._console = console
-        self._total, self._done, self._first = total_steps, done_steps, done_steps
+    def __init__(
+        self, console: Console | None, description: str, *, total: int, done: int = 0
+    ) -> None:
+        self._console, self._description = console, description
+        self._total, self._done, self._first = total, done, done
         self._start = self._last = time.monotonic()
-        self._bars: Progress | None = None
-        self._task = TaskID(0)
-        if console is not None and console.is_terminal:
-            self._bars = _bars(console)
-            self._task = self._bars.add_task(
-                "training", total=total_steps, completed=done_steps, terms=""
-            )
+        self._bars = _bars(console) if console is not None and console.is_terminal else None
+        if self._bars is not None:
+            self._bars.add_task(description, total=total, completed=done, terms="")
 
-    def __enter__(self) -> "TrainingDisplay":
+    def __enter__(self) -> "Display":
         if self._bars is not None:
             self._bars.start()
         return self
@@ -83,30 +62,24 @@ class TrainingDisplay:
         if self._bars is not None:
             self._bars.stop()
 
-    def step(self, terms: Mapping[str, float]) -> None:
-        """One optimizer step is done, with these loss terms."""
+    def step(self, terms: Mapping[str, float] | None = None) -> None:
+        """One step is done, with these loss terms."""
         self._done += 1
+        text = named(terms or {})
         if self._bars is not None:
-            self._bars.update(self._task, advance=1, terms=_terms(terms))
+            self._bars.update(self._bars.task_ids[0], advance=1, terms=text)
             return
         now = time.monotonic()
-        if self._console is not None and now - self._last >= _SECONDS_BETWEEN_LINES:
-            self._last = now
+        if self._done < self._total and now - self._last >= _SECONDS_BETWEEN_LINES:
             left = (now - self._start) / (self._done - self._first) * (self._total - self._done)
-            self._say(f"step {self._done}/{self._total}  {_terms(terms)}  {clock(left)} left")
+            parts = (f"{self._description} {self._done}/{self._total}", text, f"{clock(left)} left")
+            self.say("  ".join(filter(None, parts)))
 
-    def epoch(self, entry: Mapping[str, Any], epochs: int) -> None:
-        """One epoch is done, with this line of the history."""
+    def say(self, line: str) -> None:
+        """Writes a line of its own."""
         self._last = time.monotonic()
-        self._say(
-            f"epoch {entry['epoch']}/{epochs}  {_terms(entry['train'])}  "
-            f"val {_terms(entry['val'])}  {clock(entry['seconds'])}"
-        )
-
-    def _say(self, line: str) -> None:
-        console = self._bars.console if self._bars is not None else self._console
-        if console is not None:
-            console.print(line, highlight=False, soft_wrap=True)
+        if self._console is not None:
+            self._console.print(line, highlight=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:
@@ -119,8 +92,9 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
-def _terms(terms: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in terms.items())
+def named(values: Mapping[str, float]) -> str:
+    """Numbers with their names, on a line."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def _bars(console: Console) -> Progress:

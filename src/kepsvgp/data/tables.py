@@ -33,6 +33,13 @@ class TableRow(NamedTuple):
     problem: str | None
 
 
+def read_header(path: Path) -> list[str]:
+    """The names of the columns, from the first line; empty where it cannot be read."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+        return next(csv.reader([stream.readline(MAX_CHARACTERS)], delimiter=delimiter), [])
+
+
 def read_table(path: Path, columns: Mapping[str, str]) -> Iterator[TableRow]:
     """The rows of a file whose first line names its columns; broken ones say so.
 

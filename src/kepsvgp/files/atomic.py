@@ -7,7 +7,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -33,9 +33,10 @@ def replacing(path: Path) -> Iterator[Path]:
     The content reaches the disk before the name changes, so that after a crash `path`
     holds either the old content or the new one. The temporary path is in a folder of its own,
     as libraries may put files of theirs beside it; all that a killed process leaves is that
-    folder, and the next to write `path` a day later removes it. A file that is replaced keeps
-    its permissions, and a link goes on pointing to it. Pipes and devices are written to as they
-    are. A full disk or a folder that may not be written to is a `UserError`.
+    folder, and the next to write `path` a day later removes it unless it is still held. A file
+    that is replaced keeps its permissions, and a link goes on pointing to it. Pipes and devices
+    are written to as they are. A full disk or a folder that may not be written to is a
+    `UserError`.
     """
     folder: str | None = None
     try:
@@ -49,7 +50,8 @@ def replacing(path: Path) -> Iterator[Path]:
         )
         folder = tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
         temporary = Path(folder) / "content"
-        yield temporary
+        with locked(Path(folder)):
+            yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         # some libraries make it 0600; what we write should be as readable as any other new file
@@ -77,7 +79,8 @@ def remove_leftovers(folder: Path, *, pattern: str = f".*{PART}", older_than: fl
     limit = time.time() - older_than
     for path in list(folder.glob(pattern)):
         if path.is_dir() and not path.is_symlink() and _last_change(path) <= limit:
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError), locked(path, wait=False):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _last_change(folder: Path) -> float:

@@ -103,6 +103,21 @@ class Abstainer:
             )
         return ~(prediction.confidence.double() >= self.threshold)
 
+    @property
+    def words(self) -> str:
+        """The promise, and what it takes to keep it."""
+        sure = f"with {self.confidence:.1%} certainty"
+        promise = f"at most {self.max_risk:.1%} of the answers wrong, {sure}"
+        if math.isinf(self.threshold):
+            return (
+                f"{promise}: no threshold keeps this on {self.size} calibration examples; every "
+                "answer is withheld. Allow a larger risk, or calibrate on more examples."
+            )
+        return (
+            f"{promise}: answers from a probability of {self.threshold:.4g} on, which were "
+            f"{self.coverage:.1%} of {self.size} calibration examples ({self.risk:.1%} wrong)"
+        )
+
     def save(self, folder: Path | str) -> None:
         """Writes the rule beside a model, as that of its weights."""
         values = asdict(self) | {"weights": _weights(Path(folder))}

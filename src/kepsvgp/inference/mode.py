@@ -57,14 +57,19 @@ def is_bound(model: nn.Module) -> bool:
     )
 
 
-def frozen(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode through which gradients reach inputs and draws alone."""
+def own_copy(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that may be changed; refused where it would call the original."""
     if is_bound(model):
         raise UserError(
             "model must be the model itself, not compiled or wrapped; this one is. Give what was "
             "compiled, such as model._orig_mod."
         )
-    copy = copy_of(model, lambda module: False)
+    return copy_of(model, lambda module: False)
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode through which gradients reach inputs and draws alone."""
+    copy = own_copy(model)
     for module in copy.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:

@@ -37,7 +37,7 @@ class PosteriorFit:
     Attributes:
         prior_precision: τ, chosen or given; 1 is the prior that the layers are trained with.
         effective_dimension: d_eff of each layer: how many values the examples determine.
-        num_examples: Examples that were seen.
+        num_examples: Training examples, seen or stood for.
         nll: Validation NLL by τ where τ was chosen by it; infinity stands for the mean alone.
     """
 
@@ -59,6 +59,7 @@ def fit_posterior(
     validation: Iterable[Any] | None = None,
     structure: Structure = "value",
     prior_precision: float | None = None,
+    num_train: int | None = None,
     device: torch.device | None = None,
 ) -> PosteriorFit:
     """Fits the covariance of q(v) of every KEP layer to labelled examples; the mean stays.
@@ -75,10 +76,11 @@ def fit_posterior(
             head, or for the whole layer.
         prior_precision: τ; by default the one of the least validation NLL, or of the largest
             evidence without validation data.
+        num_train: How many training examples the batches stand for, where they are a part.
         device: Where the batches go.
     """
     layers = kep_layers(model)
-    found = _matrices(model, batches, structure, device)
+    found = _matrices(model, batches, structure, device).standing_for(num_train)
     values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
     scores: dict[float, float] = {}
     if prior_precision is not None:
@@ -142,6 +144,13 @@ class _Matrices:
     num_examples: int
     information: float
     """Mean trace of the likelihood's Fisher information."""
+
+    def standing_for(self, num_train: int | None) -> "_Matrices":
+        """What so many examples like these would give."""
+        if num_train is None:
+            return self
+        share = num_train / self.num_examples
+        return _Matrices([share * each for each in self.matrices], num_train, self.information)
 
 
 def _matrices(
@@ -215,7 +224,7 @@ def _validation_scores(
 def _nll(model: nn.Module, held_out: Sequence[Any], num_samples: int, seed: int) -> float:
     total, count = 0.0, 0
     for inputs, labels in held_out:
-        generator = torch.Generator(labels.device).manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         probs = predict(model, inputs, num_samples=num_samples, generator=generator).probs
         log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
         total += F.nll_loss(log_probs, labels, reduction="sum").item()

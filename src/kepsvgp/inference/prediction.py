@@ -1,11 +1,14 @@
-"""Monte Carlo prediction, and where its uncertainty comes from."""
+"""Prediction, and where its uncertainty comes from."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -13,10 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
+from kepsvgp.attention.novelty import last_attention, observing
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
 from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.observed import Observed, observed
 from kepsvgp.inference.trunk import with_remembered_trunk
+from kepsvgp.metrics.inputs import as_tensor, check_probs, outcome
+from kepsvgp.metrics.summary import all_metrics
 
 Average = Literal["probs", "logits"]
 
@@ -45,6 +52,11 @@ class Prediction:
     """Number of samples that were averaged, where it is known."""
     seed: int | None = None
     """What they were drawn with, where there was anything to draw and it is known."""
+    novelty: Float[Tensor, " example"] | None = None
+    """How foreign the input is, where `fit_novelty` has shown the model familiar ones."""
+    novelty_p: Float[Tensor, " example"] | None = None
+    """Its conformal p-value: at most α for a share α, at most, of inputs like those of the
+    calibration."""
 
     @property
     def predicted(self) -> Int[Tensor, " example"]:
@@ -100,6 +112,34 @@ class Prediction:
         return cls(probs, entropy(sampled).mean(dim=0), num_samples=logits.shape[0])
 
     @classmethod
+    def from_arrays(cls, probs: Any, targets: Any = None, *, classes: Any = None) -> "Prediction":
+        """The prediction of any model at all, from its probabilities and the true labels.
+
+        Args:
+            probs: Examples × classes, or for each example the probability of the second of two.
+            targets: Numbers of classes, counted from 0, or names among `classes`.
+            classes: Names of the classes in the order of the columns, as the `classes_` of
+                scikit-learn.
+        """
+        values = as_tensor(probs if isinstance(probs, Tensor) else np.asarray(probs, float))
+        values = torch.stack([1 - values, values], dim=1) if values.ndim == 1 else values
+        checked = check_probs(values)
+        if classes is not None and len(classes) != checked.shape[1]:
+            raise UserError(
+                f"classes must be {checked.shape[1]} names, one for each column of probs; got "
+                f"{len(classes)}."
+            )
+        if targets is not None:
+            numbers = _class_numbers(targets, classes)
+            if numbers.shape != checked.shape[:1]:
+                raise UserError(
+                    f"targets must be one for each of the {len(checked)} rows of probs; got shape "
+                    f"{numbers.shape}."
+                )
+            targets = outcome(checked, as_tensor(numbers)).labels
+        return cls(checked, entropy(checked), targets=targets)
+
+    @classmethod
     def concatenate(cls, parts: Sequence["Prediction"]) -> "Prediction":
         """One prediction for the examples of all parts, in their order."""
         names = parts[0]._present()
@@ -108,6 +148,12 @@ class Prediction:
             for name in names
         }
         return cls(**values, num_samples=parts[0].num_samples, seed=parts[0].seed)
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric of the paper by name, from the probabilities and the known labels."""
+        if self.targets is None:
+            raise UserError("targets must be known for metrics; this prediction has none.")
+        return all_metrics(self.probs, self.targets)
 
     def save(self, path: Path) -> None:
         """Writes the prediction as a safetensors file, as a whole or not at all."""
@@ -148,6 +194,25 @@ class Predictor(Protocol):
         ...
 
 
+def _class_numbers(targets: Any, classes: Any) -> np.ndarray:
+    """The number of each label's class, by name where there are names."""
+    given = targets.cpu().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
+    if classes is None:
+        if given.dtype.kind not in "iufb":
+            raise UserError(
+                f"targets must be numbers of classes; got {given.dtype}. Name the classes in the "
+                "order of the columns: classes=model.classes_."
+            )
+        return given.astype(np.int64) if given.dtype.kind == "b" else given
+    number = {str(name): place for place, name in enumerate(classes)}
+    unknown = [label for label in given.tolist() if str(label) not in number]
+    if unknown:
+        raise UserError(
+            f"targets must be among the classes {', '.join(number)}; got {unknown[0]!r}."
+        )
+    return np.array([number[str(label)] for label in given.tolist()], dtype=np.int64)
+
+
 def entropy(probs: Float[Tensor, "*shape class"]) -> Float[Tensor, "*shape"]:
     """−Σ p log p in nats, with 0 log 0 = 0."""
     return -torch.special.xlogy(probs, probs).sum(dim=-1)
@@ -167,9 +232,28 @@ def logits_of(output: Any) -> Tensor:
 
 def call(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Tensor:
     """The logits of a batch: a mapping is passed by keyword, anything else as it is."""
-    if isinstance(inputs, Mapping):
-        return logits_of(model(**inputs, **kwargs))
-    return logits_of(model(inputs, **kwargs))
+    try:
+        if isinstance(inputs, Mapping):
+            return logits_of(model(**inputs, **kwargs))
+        return logits_of(model(inputs, **kwargs))
+    except UserError:
+        raise
+    except (TypeError, AttributeError, ValueError) as error:
+        _check_tensors(inputs, error)
+        raise
+
+
+def _check_tensors(inputs: Any, error: Exception) -> None:
+    """Tells who gave something else to a model of tensors; some do take lists or texts."""
+    parts = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
+    for name, value in parts.items():
+        if isinstance(value, str | Sequence | np.ndarray):
+            raise UserError(
+                "inputs must be a tensor or a mapping of tensors that is passed by keyword; got "
+                f"a {type(value).__name__} as {name}, which the model does not take ({error}). "
+                "Texts go through its tokenizer first, with return_tensors='pt'; of a batch with "
+                "labels, give the inputs alone."
+            ) from error
 
 
 def predict(
@@ -180,8 +264,9 @@ def predict(
     generator: torch.Generator | None = None,
     average: Average = "probs",
     keep_logits: bool = False,
+    method: Literal["samples", "linear"] = "samples",
 ) -> Prediction:
-    """Monte Carlo prediction for one batch, in evaluation mode and without gradients.
+    """Prediction for one batch, in evaluation mode and without gradients.
 
     A sample is one draw of all inducing variables, shared by the examples, so the same
     generator state gives the same answer whatever the batch. A model without stochastic layers
@@ -195,23 +280,56 @@ def predict(
         average: Average the samples' probabilities (the Bayesian predictive distribution) or
             their logits (as the authors' code does).
         keep_logits: Whether the result keeps the sampled logits.
+        method: `"linear"` takes the logits of a model with KEP layers for linear in their inducing
+            variables, hence Gaussian: one pass and one backward pass a class, no samples of the
+            network, no use for the arguments above. See `kepsvgp.inference.linear`.
     """
-    if num_samples < 1:
-        raise UserError(f"num_samples must be at least 1; got {num_samples}.")
+    if method not in ("samples", "linear"):
+        raise UserError(f"method must be 'samples' or 'linear'; got {method!r}.")
+    if method == "linear":
+        from kepsvgp.inference.linear import predict_linear
+
+        return with_novelty(predict_linear(model, inputs), model, inputs)
     seed = _seed(generator) if stochastic_layers(model) else None
+    found = answer(model, inputs, num_samples, generator)
+    prediction = Prediction.from_logits(found.logits, average)
+    kept = found.logits if keep_logits else None
+    return replace(prediction, seed=seed, logits=kept, **found.scores())
+
+
+def answer(
+    model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None
+) -> Observed:
+    """The logits of every sample, and what was seen of the inputs on the way."""
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise UserError(f"num_samples must be a whole number from 1 on; got {num_samples!r}.")
     # tensors of inference mode do not tell when they are changed in place, which samples rely on
     with torch.inference_mode(False), torch.no_grad(), evaluating(model) as evaluated:
-        logits = sampled_logits(evaluated, inputs, num_samples, generator)
-    if logits.ndim != 3 or logits.shape[-1] < 2:
+        found = observed(
+            evaluated,
+            lambda: sampled_logits(evaluated, inputs, num_samples, generator),
+            lambda: call(evaluated, inputs),
+        )
+    if found.logits.ndim != 3 or found.logits.shape[-1] < 2:
         raise UserError(
             "model must be a classifier with logits (batch, class) of two classes or more; got "
-            f"{tuple(logits.shape[1:])}."
+            f"{tuple(found.logits.shape[1:])}."
         )
     kind = getattr(getattr(model, "config", None), "problem_type", None)
     if kind in ("regression", "multi_label_classification"):
         raise UserError(f"model must choose one of its classes; its problem_type is {kind}.")
-    prediction = Prediction.from_logits(logits, average)
-    return replace(prediction, seed=seed, logits=logits if keep_logits else None)
+    return found
+
+
+def with_novelty(prediction: Prediction, model: nn.Module, inputs: Any) -> Prediction:
+    """The prediction that another method made of a model, and how foreign the inputs are to it."""
+    layer = last_attention(model)
+    if layer is None or layer.novelty is None:
+        return prediction
+    with torch.no_grad(), evaluating(model) as evaluated:
+        at_mean = partial(call, evaluated, inputs)
+        found = observed(evaluated, lambda: at_mean().unsqueeze(0), at_mean)
+    return replace(prediction, **found.scores())
 
 
 def _seed(generator: torch.Generator | None) -> int | None:
@@ -252,7 +370,9 @@ def logits_with_draws(
     sampled = model if num_samples == 1 else with_remembered_trunk(model)
     logits = []
     for sample in range(num_samples):
-        with use_draws({layer: u[sample : sample + 1] for layer, u in draws.items()}):
+        own = {layer: u[sample : sample + 1] for layer, u in draws.items()}
+        # what is observed is the same in every sample
+        with use_draws(own), observing(None) if sample > 0 else nullcontext():
             logits.append(call(sampled, inputs))
     return torch.stack(logits)
 
@@ -274,7 +394,7 @@ def predict_batches(
     """
     parts = []
     for inputs, labels, index in batches:
-        generator = torch.Generator(device or "cpu").manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         untouched = generator.get_state()
         inputs = to_device(inputs, device)
         if isinstance(predictor, nn.Module):
@@ -288,11 +408,13 @@ def predict_batches(
             )
         else:
             part = predictor.predict(inputs, generator=generator)
-        kept = part.logits.cpu() if keep_logits and part.logits is not None else None
-        probs, aleatoric = part.probs.cpu(), part.aleatoric.cpu()
+        on_cpu = {name: value.cpu() for name, value in part._present().items()}
+        on_cpu |= {"targets": labels, "index": index}
+        if not keep_logits:
+            on_cpu.pop("logits", None)
         # what asks for no random numbers has no seed
         of_draws = None if torch.equal(generator.get_state(), untouched) else seed
-        parts.append(Prediction(probs, aleatoric, kept, labels, index, part.num_samples, of_draws))
+        parts.append(Prediction(**on_cpu, num_samples=part.num_samples, seed=of_draws))
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)
@@ -305,5 +427,5 @@ def to_device(inputs: Any, device: torch.device | None) -> Any:
     if device is None:
         return inputs
     if isinstance(inputs, Mapping):
-        return {name: value.to(device) for name, value in inputs.items()}
-    return inputs.to(device)
+        return {name: to_device(value, device) for name, value in inputs.items()}
+    return inputs.to(device, non_blocking=device.type == "cuda")

@@ -91,7 +91,7 @@ class KEPTrainer(Trainer):
         """Negative log-likelihood, log-probabilities and labels of one batch."""
         inputs = dict(self._prepare_inputs(inputs))
         labels = inputs.pop("labels", None)
-        generator = torch.Generator(self.args.device).manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         result = predict(model, inputs, num_samples=self.num_samples, generator=generator)
         log_probs = result.probs.clamp_min(torch.finfo(result.probs.dtype).tiny).log()
         nll = None if labels is None else F.nll_loss(log_probs, labels)

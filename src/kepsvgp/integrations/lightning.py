@@ -106,7 +106,7 @@ class KEPModule(LightningModule):
         self.log_dict(values, batch_size=len(labels), sync_dist=True)
 
     def _predict(self, inputs: Any) -> Prediction:
-        generator = torch.Generator(self.device).manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         return predict(self.model, inputs, num_samples=self.num_samples, generator=generator)
 
 

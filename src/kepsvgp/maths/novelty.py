@@ -77,9 +77,9 @@ def precision(
 
 
 def leverage(
-    features: Float[Tensor, "*shape token feature"],
-    precision: Float[Tensor, "*shape feature feature"],
-) -> Float[Tensor, "*shape token"]:
+    features: Float[Tensor, "*#shape token feature"],
+    precision: Float[Tensor, "*#shape feature feature"],
+) -> Float[Tensor, "... token"]:
     """φᵀ (C + ε I)⁻¹ φ; its mean over the training tokens is the number of features."""
     return ((features @ precision) * features).sum(dim=-1)
 

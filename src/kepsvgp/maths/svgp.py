@@ -41,11 +41,15 @@ def sample_inducing(
 def standard_normal(
     shape: tuple[int, ...], like: Float[Tensor, "..."], generator: torch.Generator | None
 ) -> Float[Tensor, "..."]:
-    """Standard normal numbers of the type and device of `like`."""
+    """Standard normal numbers of the type and device of `like`.
+
+    They are drawn where the generator is, so that one of a CPU gives every device the same.
+    """
     if generator is None:
         # without the argument, since with it compiled code takes no batch of another size
         return torch.randn(shape, dtype=like.dtype, device=like.device)
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+    drawn = torch.randn(shape, generator=generator, dtype=like.dtype, device=generator.device)
+    return drawn.to(like.device)
 
 
 def inducing_from_noise(
@@ -77,6 +81,16 @@ def read_out(
 ) -> Float[Tensor, "*both token dim"]:
     """O = M G + b for merged scores M and G = v W, the heads side by side."""
     return (merged @ readout + bias).transpose(-3, -2).flatten(-2)
+
+
+def marginal_factors(
+    v_tril: Float[Tensor, "group block size size"], heads: int, rank: int
+) -> Float[Tensor, "head value rank rank"]:
+    """L_d of each head and value, of a factor with blocks of any size."""
+    if v_tril.shape[-1] == rank:
+        return v_tril
+    rows = v_tril.unflatten(-2, (-1, rank))
+    return torch.linalg.cholesky(rows @ rows.mT).reshape(heads, -1, rank, rank)
 
 
 class Posterior(NamedTuple):

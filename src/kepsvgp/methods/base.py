@@ -144,8 +144,8 @@ class Method:
         layers += [self.attention(config, num_tokens) for _ in range(num_softmax, config.depth)]
         return transformer(config, shape, layers, self.head(config, num_classes))
 
-    def kl_weight(self, config: RunConfig) -> float:
-        """The weight of its KL in the objective; 1 is the evidence lower bound."""
+    def kl_weight(self, config: RunConfig, num_train: int) -> float:
+        """The weight of its KL / num_train in the objective; 1 is the evidence lower bound."""
         return 1.0
 
     def epochs(self, config: RunConfig) -> int:

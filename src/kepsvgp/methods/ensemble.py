@@ -16,7 +16,6 @@ import torch
 from kepsvgp.config.comparison import other_inputs
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
-from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction, Predictor
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.post_hoc import PostHoc, Trained
@@ -41,55 +40,38 @@ class DeepEnsemble(PostHoc):
 
     def fit(self, trained: Trained) -> "Ensemble":
         """There is nothing to fit."""
-        return fit(trained.direct, [str(run.path) for run in trained.runs])
-
-    def load(self, folder: CheckedFolder, trained: Trained) -> "Ensemble":
-        """The same members as then."""
-        return load(folder, trained.direct)
+        return Ensemble(trained.direct)
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Predictors of equal weight, and the names of the runs that they came from."""
+    """Two or more predictors of equal weight."""
 
     members: tuple[Predictor, ...]
-    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.members) < 2:
+            raise UserError(f"an ensemble must have at least two members; got {len(self.members)}.")
 
     def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """Mean of the members' probabilities and of their expected entropies."""
         return average([m.predict(inputs, generator=generator) for m in self.members])
 
-    def save(self, folder: CheckedFolder) -> None:
-        """Writes which runs the members are; they are saved where they were trained."""
-        folder.write_json("ensemble.json", {"members": list(self.names)})
-
-
-def fit(members: Sequence[Predictor], names: Sequence[str]) -> Ensemble:
-    """There is nothing to fit; an ensemble of fewer than two is refused."""
-    if len(members) < 2:
-        raise UserError(f"an ensemble must have at least two members; got {len(members)}.")
-    return Ensemble(tuple(members), tuple(names))
-
-
-def member_names(folder: CheckedFolder) -> list[str]:
-    """The runs that a saved ensemble is made of."""
-    return folder.read_json("ensemble.json")["members"]
-
-
-def load(folder: CheckedFolder, members: Sequence[Predictor]) -> Ensemble:
-    """Reads what `save` wrote, for members in the order of `member_names`."""
-    return fit(members, member_names(folder))
-
 
 def average(predictions: Sequence[Prediction]) -> Prediction:
-    """The prediction of members that predicted the same examples."""
+    """The prediction of members that predicted the same examples.
+
+    Their novelty is averaged too; the mean of p-values is none.
+    """
     first = predictions[0]
+    novelty = [p.novelty for p in predictions if p.novelty is not None]
     return Prediction(
         torch.stack([p.probs for p in predictions]).mean(dim=0),
         torch.stack([p.aleatoric for p in predictions]).mean(dim=0),
         None,
         first.targets,
         first.index,
+        novelty=torch.stack(novelty).mean(dim=0) if len(novelty) == len(predictions) else None,
     )
 
 

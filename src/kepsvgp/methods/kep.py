@@ -1,14 +1,27 @@
 """KEP-SVGP: the paper's own method, its attention in the last layers."""
 
-from typing import Literal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
 
+import torch
 from pydantic import Field
 from torch import nn
 
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
 from kepsvgp.config.sections import TEXTS, Count, Limit, ModelConfig, RunConfig, Section
+from kepsvgp.data import Benchmark, Examples
+from kepsvgp.inference.posterior import fit_posterior
+from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
+from kepsvgp.models.blocks import Classifier
+from kepsvgp.ops.device import find_device
+from kepsvgp.runs.folder import RunFolder
+from kepsvgp.training.steps import derive_seed
+
+# so many examples stand for the training set when the posterior is fitted at the end
+REFIT_EXAMPLES = 2000
 
 
 class KepConfig(Section):
@@ -17,25 +30,37 @@ class KepConfig(Section):
     Attributes:
         rank: Number s of singular pairs kept.
         merge: How the two branches come together; `auto` is `concat` for images, `add` for text.
-        num_landmarks: Tokens that make the data-dependent directions; None for 10 · rank.
+        num_landmarks: Tokens that make the data-dependent directions; None for 10 · rank,
+            `distinct` for as many of these as an image has tokens.
         projection: Where the directions come from; see `KEPAttention`.
         noise: One draw for a sequence, or one for each token.
         branches: The pair, or one branch twice (the ablation of the asymmetry).
         qk_bias: Whether queries and keys have a bias.
         ksvd_loss: The paper's J², J relative to its size, or the residual of the singular pairs
             (`dual` alone).
+        start: What q(v), λ and the coefficients begin with; see `KEPAttention`.
         posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
+        refit: Whether the spread of q(v) is fitted again at the end of the training, as
+            `kepsvgp.fit_posterior` does, by a part of the training set and the validation set.
     """
 
     rank: Count = 10
     merge: Literal["auto", "add", "concat", "concat_lowrank"] = "auto"
-    num_landmarks: Limit = None
+    num_landmarks: Limit | Literal["distinct"] = None
     projection: Literal["landmark", "free", "dual"] = PROJECTION
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
     ksvd_loss: Literal["objective", "relative", "residual"] = "objective"
+    start: Literal["scaled", "program"] = "scaled"
     posterior_scale: float = Field(default=POSTERIOR_SCALE, ge=1e-30, le=1e30)
+    refit: bool = True
+
+    def landmarks(self, num_tokens: int | None) -> int | None:
+        """The number of landmarks in sequences of this length; None for 10 · rank."""
+        if self.num_landmarks != "distinct":
+            return self.num_landmarks
+        return None if num_tokens is None else min(10 * self.rank, num_tokens)
 
 
 class KEP(Method):
@@ -72,16 +97,36 @@ class KEP(Method):
             rank=kep.rank,
             merge=by_task if kep.merge == "auto" else kep.merge,
             num_tokens=num_tokens,
-            num_landmarks=kep.num_landmarks,
+            num_landmarks=kep.landmarks(num_tokens),
             projection=kep.projection,
             noise=kep.noise,
             branches=kep.branches,
             qk_bias=kep.qk_bias,
             dropout=config.dropout,
             ksvd_loss=kep.ksvd_loss,
+            start=kep.start,
             posterior_scale=kep.posterior_scale,
         )
 
-    def kl_weight(self, config: RunConfig) -> float:
+    def train(
+        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
+    ) -> RunFolder:
+        """Trains by the evidence lower bound, then fits the posterior of every checkpoint."""
+        if not self.settings(config.model).refit:
+            return super().train(config, benchmark, out, **options)
+        device = find_device(config.train.device, is_binding=False)
+        size = len(benchmark.train)
+        order = torch.Generator().manual_seed(derive_seed(config.seed, "refit"))
+        some = benchmark.train.subset(torch.randperm(size, generator=order)[:REFIT_EXAMPLES])
+
+        def fit(model: Classifier, batches: Callable[[Examples], Iterable[Any]]) -> None:
+            fit_posterior(
+                model.to(device), batches(some), validation=batches(benchmark.val),
+                num_train=size, device=device,
+            )  # fmt: skip
+
+        return train_then(fit, config, benchmark, out, **options)
+
+    def kl_weight(self, config: RunConfig, num_train: int) -> float:
         """As the configuration says."""
-        return config.objective.kl_weight
+        return config.objective.kl_weight_for(num_train)

@@ -18,20 +18,18 @@ References:
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import CheckedFolder
-from kepsvgp.inference.prediction import Prediction
+from kepsvgp.inference.prediction import Prediction, with_novelty
 from kepsvgp.methods.base import Library
 from kepsvgp.methods.pooled import gather_pooled, pooled
 from kepsvgp.methods.post_hoc import PostHoc, Trained
@@ -56,9 +54,17 @@ class LastLayerLaplace(PostHoc):
             device=trained.device,
         )
 
-    def load(self, folder: CheckedFolder, trained: Trained) -> "KFLLLA":
+    def kept(self, fitted: "KFLLLA") -> dict[str, Tensor]:
+        """The curvature and the prior."""
+        prior = torch.tensor(fitted.prior_precision, dtype=torch.float64)
+        return {**fitted.curvature._asdict(), "prior_precision": prior}
+
+    def restore(self, kept: Mapping[str, Tensor], trained: Trained) -> "KFLLLA":
         """The posterior that was fitted."""
-        return load(folder, checked(trained.direct[0].model))
+        (direct,) = trained.direct
+        curvature = Curvature(*(kept[name] for name in Curvature._fields))
+        prior = kept["prior_precision"].item()
+        return KFLLLA(checked(direct.model), curvature, prior, direct.num_samples)
 
 
 class Curvature(NamedTuple):
@@ -85,15 +91,7 @@ class KFLLLA:
         """The probit approximation, averaged over the samples of a stochastic model."""
         features = pooled(self.model, inputs, num_samples=self.num_samples, generator=generator)
         logits = probit_logits(self.model.head, features, self.curvature, self.prior_precision)
-        return Prediction.from_logits(logits)
-
-    def save(self, folder: CheckedFolder) -> None:
-        """Writes the curvature and the prior; the model is saved where it was trained."""
-        tensors = {k: v.detach().cpu().contiguous() for k, v in self.curvature._asdict().items()}
-        with folder.replacing("curvature.safetensors") as temporary:
-            save_file(tensors, temporary)
-        about = {"prior_precision": self.prior_precision, "num_samples": self.num_samples}
-        folder.write_json("kfllla.json", about)
+        return with_novelty(Prediction.from_logits(logits), self.model, inputs)
 
 
 def fit(
@@ -124,14 +122,6 @@ def fit(
         features, labels = gather_pooled(model, val_batches, num_samples, seed=seed, device=device)
         prior_precision = best_prior_precision(model.head, features, labels, curvature)
     return KFLLLA(model, curvature, prior_precision, num_samples)
-
-
-def load(folder: CheckedFolder, model: Classifier) -> KFLLLA:
-    """Reads what `save` wrote, for the model that it was fitted to."""
-    about = folder.read_json("kfllla.json")
-    device = next(model.parameters()).device
-    tensors = load_file(folder.check("curvature.safetensors"), device=str(device))
-    return KFLLLA(model, Curvature(**tensors), about["prior_precision"], about["num_samples"])
 
 
 def last_layer_curvature(

@@ -31,9 +31,8 @@ from kepsvgp.attention.base import (
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
-from kepsvgp.files import CheckedFolder
-from kepsvgp.inference.mode import copy_of, is_bound
-from kepsvgp.inference.prediction import Prediction, call
+from kepsvgp.inference.mode import own_copy
+from kepsvgp.inference.prediction import Prediction, call, with_novelty
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops import noise
@@ -49,10 +48,6 @@ class Dropout(PostHoc):
         (direct,) = trained.direct
         return fit(direct.model, num_samples=direct.num_samples)
 
-    def load(self, folder: CheckedFolder, trained: Trained) -> "MCDropout":
-        """The same with the number of samples of then."""
-        return load(folder, trained.direct[0].model)
-
 
 @dataclass(frozen=True, slots=True)
 class MCDropout:
@@ -65,13 +60,10 @@ class MCDropout:
         """Mean of the samples' probabilities, without gradients."""
         seeds = noise.draw_seeds(self.num_samples, generator=generator)
         # a copy for this call alone: its hooks and modes are nobody else's
-        own = replace(self, model=copy_of(self.model, lambda module: False))
+        own = replace(self, model=own_copy(self.model))
         with torch.no_grad():
-            return Prediction.from_logits(own._sampled_logits(inputs, seeds, generator))
-
-    def save(self, folder: CheckedFolder) -> None:
-        """Writes what is not in the model: the number of samples."""
-        folder.write_json("mc_dropout.json", {"num_samples": self.num_samples})
+            prediction = Prediction.from_logits(own._sampled_logits(inputs, seeds, generator))
+        return with_novelty(prediction, self.model, inputs)
 
     def _sampled_logits(
         self, inputs: Any, seeds: Int[Tensor, " sample"], generator: torch.Generator | None
@@ -98,12 +90,7 @@ class MCDropout:
 
 def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
     """There is nothing to fit; a model without dropout is refused."""
-    if is_bound(model):
-        raise UserError(
-            "mc_dropout must have the model itself, not compiled or wrapped; this one is. Give "
-            "it what was compiled, such as model._orig_mod."
-        )
-    if not _has_dropout(model):
+    if not _has_dropout(own_copy(model)):
         raise UserError(
             "mc_dropout must have a model with dropout to sample; this one has none. "
             "Train it with model.dropout greater than zero."
@@ -125,12 +112,6 @@ def fit(model: nn.Module, *, num_samples: int = 10) -> MCDropout:
             "Set its rate to 0, or use torch.nn.Dropout."
         )
     return MCDropout(model, num_samples)
-
-
-def load(folder: CheckedFolder, model: nn.Module) -> MCDropout:
-    """Reads what `save` wrote, for the model that it was fitted to."""
-    about = folder.read_json("mc_dropout.json")
-    return fit(model, num_samples=about["num_samples"])
 
 
 class SharedDropout(TorchFunctionMode):

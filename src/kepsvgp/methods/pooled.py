@@ -56,7 +56,7 @@ def gather_pooled(
     With `num_samples` every batch has the same draws, as in prediction; without, every example
     has its own.
     """
-    generator = torch.Generator(device or "cpu").manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     parts, labels, positions = [], [], []
     for inputs, batch_labels, index in batches:
         if num_samples is not None:

@@ -4,12 +4,15 @@ Results of, say, temperature scaling are called `temperature` on a softmax run a
 `kep+temperature` on a KEP run.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
+from torch import Tensor
 
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
@@ -18,7 +21,9 @@ from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.msp import MSP
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.weights import Checkpoint
+from kepsvgp.runs.weights import Checkpoint, weights_about, write_weights
+
+FITTED = "fitted.safetensors"
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,7 @@ class Trained:
 
     def _batches(self, examples: Examples, what: str) -> Iterable[Any]:
         size = self.runs[0].config().prediction.batch_size
-        loader = batches(examples, size, bucket=True)
-        if self.console is None:
-            return loader
-        return track(loader, what, total=len(loader), console=self.console)
+        return track(batches(examples, size, bucket=True), what, self.console)
 
 
 class PostHoc(Method):
@@ -73,12 +75,16 @@ class PostHoc(Method):
         return self._base
 
     def fit(self, trained: Trained) -> Any:
-        """A predictor with `save`; the test set is not looked at."""
+        """A predictor; the test set is not looked at."""
         raise NotImplementedError
 
-    def load(self, folder: CheckedFolder, trained: Trained) -> Any:
-        """What `save` wrote of it, for the same models."""
-        raise NotImplementedError
+    def kept(self, fitted: Any) -> dict[str, Tensor]:
+        """What of a predictor is kept with the run; nothing, if there is nothing to fit."""
+        return {}
+
+    def restore(self, kept: Mapping[str, Tensor], trained: Trained) -> Any:
+        """The predictor of which this was kept, for the same models."""
+        return self.fit(trained)
 
     def predictor(
         self,
@@ -100,15 +106,20 @@ class PostHoc(Method):
         trained = Trained(runs, benchmark, checkpoint, direct, device, console)
         folder = run.method_folder(f"{checkpoint}/{type(self).name}")
         stamp = _stamp(runs, checkpoint)
-        if folder.has("fitted.json") and folder.read_json("fitted.json") == stamp:
-            return self.load(folder, trained)
+        if read_stamp(folder) == stamp:
+            return self.restore(load_file(folder.check(FITTED), str(device or "cpu")), trained)
         # what another ensemble or other weights said is no longer the method's
         run.forget_method(checkpoint, self.name)
         fitted = self.fit(trained)
-        fitted.save(folder)
-        # last, as it says that the rest is there
-        folder.write_json("fitted.json", stamp)
+        write_weights(folder, FITTED, self.kept(fitted), {"stamp": json.dumps(stamp)})
         return fitted
+
+
+def read_stamp(folder: CheckedFolder) -> dict[str, Any] | None:
+    """What the method that is kept in a folder was fitted to; None if there is none."""
+    if not folder.has(FITTED):
+        return None
+    return json.loads(weights_about(folder.check(FITTED))["stamp"])
 
 
 def _stamp(runs: Sequence[RunFolder], checkpoint: Checkpoint) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Primal(Method):
             config.dim,
             config.num_heads,
             rank=kep.rank,
-            num_landmarks=kep.num_landmarks,
+            num_landmarks=kep.landmarks(num_tokens),
             projection=kep.projection,
             qk_bias=kep.qk_bias,
             dropout=config.dropout,

@@ -8,27 +8,24 @@ References:
     Liu et al., 2020, arXiv:2006.10108.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import PositiveFloat
-from rich.console import Console
 from torch import Tensor, nn
 
 from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
-from kepsvgp.data import Benchmark, batches
-from kepsvgp.data.progress import track
+from kepsvgp.data import Benchmark, Examples
 from kepsvgp.inference.prediction import to_device
+from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.pooled import pooled
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.build import InputShape
 from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.weights import CHECKPOINTS, Checkpoint, weights_about
-from kepsvgp.training.loop import is_main_process, train
 
 
 class SngpConfig(Section):
@@ -73,19 +70,11 @@ class SNGP(Method):
         self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
     ) -> RunFolder:
         """Trains the network, then fits the posterior of every checkpoint."""
-        run = train(config, benchmark, out, **options, finish=False)
-        if is_main_process():
-            if not run.is_finished():
-                # what was measured before has no posterior in it
-                run.forget_results()
-            for checkpoint in CHECKPOINTS:
-                _finish(run, benchmark, checkpoint, options.get("console"))
-            # what was selected is one of them
-            chosen = config.train.select
-            about = weights_about(run.weights_file(chosen))
-            run.write_weights(None, run.weights(chosen), about)
-            run.finish()
-        return run
+
+        def fit(model: Classifier, batches: Callable[[Examples], Iterable[Any]]) -> None:
+            fit_posterior(model, batches(benchmark.train))
+
+        return train_then(fit, config, benchmark, out, **options)
 
 
 def fit_posterior(
@@ -99,17 +88,3 @@ def fit_posterior(
 
     assert isinstance(model.head, RandomFeatureGP)
     model.head.fit(features())
-
-
-def _finish(
-    run: RunFolder, benchmark: Benchmark, checkpoint: Checkpoint, console: Console | None
-) -> None:
-    model = run.model(checkpoint)
-    if isinstance(model.head, RandomFeatureGP) and model.head.is_fitted:
-        return
-    loader = batches(benchmark.train, run.config().prediction.batch_size, bucket=True)
-    name = f"posterior of checkpoint {checkpoint}"
-    shown = loader if console is None else track(loader, name, total=len(loader), console=console)
-    fit_posterior(model, shown)
-    about = weights_about(run.weights_file(checkpoint))
-    run.write_weights(checkpoint, model.state_dict(), about)

@@ -32,6 +32,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.methods.base import Library, Method
 from kepsvgp.methods.msp import MSP
 from kepsvgp.models.blocks import Classifier
+from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import make_record
 from kepsvgp.training.loop import SecondStep, train
@@ -140,7 +141,7 @@ class SVDKL(Method):
     def starting_weights(self, config: RunConfig, softmax: Classifier) -> dict[str, Tensor]:
         """The network of the first step, and GPs whose mean is the logits of its head."""
         assert isinstance(softmax.head, nn.Linear)
-        with torch.random.fork_rng(devices=[]):
+        with kept_random_state():
             torch.manual_seed(derive_seed(config.seed, "svdkl"))
             head: Any = self.head(config.model, softmax.head.out_features)
         head.start_from(softmax.head)

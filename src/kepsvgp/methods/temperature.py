@@ -11,7 +11,7 @@ References:
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction, Predictor, entropy, predict_batches
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 
@@ -35,9 +34,13 @@ class Temperature(PostHoc):
         """Fits the temperature to the validation set."""
         return fit(trained.direct[0], trained.val(), seed=trained.seed, device=trained.device)
 
-    def load(self, folder: CheckedFolder, trained: Trained) -> "TemperatureScaling":
+    def kept(self, fitted: "TemperatureScaling") -> dict[str, Tensor]:
+        """The temperature."""
+        return {"temperature": torch.tensor(fitted.temperature, dtype=torch.float64)}
+
+    def restore(self, kept: Mapping[str, Tensor], trained: Trained) -> "TemperatureScaling":
         """The temperature that was fitted."""
-        return load(folder, trained.direct[0])
+        return TemperatureScaling(trained.direct[0], kept["temperature"].item())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,6 @@ class TemperatureScaling:
         """The base's prediction, scaled."""
         return scale(self.base.predict(inputs, generator=generator), self.temperature)
 
-    def save(self, folder: CheckedFolder) -> None:
-        """Writes the temperature; the base is saved where it was made."""
-        folder.write_json("temperature.json", {"temperature": self.temperature})
-
 
 def fit(
     base: Predictor, batches: Iterable[Any], *, seed: int = 0, device: torch.device | None = None
@@ -63,12 +62,6 @@ def fit(
     prediction = predict_batches(base, batches, seed=seed, device=device)
     assert prediction.targets is not None
     return TemperatureScaling(base, best_temperature(prediction.probs, prediction.targets))
-
-
-def load(folder: CheckedFolder, base: Predictor) -> TemperatureScaling:
-    """Reads what `save` wrote, for the method that it was fitted to."""
-    about = folder.read_json("temperature.json")
-    return TemperatureScaling(base, about["temperature"])
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:

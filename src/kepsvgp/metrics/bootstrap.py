@@ -5,10 +5,18 @@ gives a difference of the metric; the interval holds the middle share of them. A
 is a vector of counts, so the examples are sorted once for each prediction and not once for each
 resample, and the metrics of many resamples are computed at a time.
 
-It measures what another test set could change. It does not see the spread between training runs,
-except for those that are given: predictions with a leading axis of runs count with their mean.
+Predictions with a leading axis of runs, such as seeds, count with their mean. What other runs
+could change is then part of the interval: with the differences d of the S pairs of runs, each
+resample is moved by a draw of sd(d) / √S · t, Student's t of S − 1 degrees of freedom. (Five runs
+drawn from themselves with replacement give intervals that are too narrow.) Of a single run the
+interval tells what another test set could change.
+
+The ECE of few examples is too large, most so for a calibrated model, and that of a resample
+still more. Its interval is one for what test sets *of this size* give on average, not for the ECE
+of the population, whose differences are larger.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -50,8 +58,9 @@ def paired_bootstrap(
 ) -> dict[str, Interval]:
     """Interval of metric(A) − metric(B) for each metric, with the conventions of `all_metrics`.
 
-    With a leading axis of runs, the metric of a method is the mean over its runs. With the sizes
-    of `parts`, such as the folds of a cross-validation, whose models' confidences cannot be
+    With a leading axis of runs, paired where both sides have as many, the metric of a method is
+    the mean over its runs, and the interval is one over runs and examples. With the sizes of
+    `parts`, such as the folds of a cross-validation, whose models' confidences cannot be
     ranked together, each part is measured and resampled by itself, and the metric is the mean
     over the parts, weighted by size. Resamples in which a metric is undefined are left out; if it
     is undefined for the examples themselves the interval is NaN, with one warning for all.
@@ -95,7 +104,7 @@ def paired_bootstrap_ood(
 ) -> dict[str, Interval]:
     """Interval of A − B for the metrics of `ood_metrics`; both sets are resampled separately.
 
-    With a leading axis of runs, the metric of a method is the mean over its runs.
+    Runs are treated as in `paired_bootstrap`.
     """
     sizes, others = (
         tuple(as_tensor(scores).shape[-1] for scores in side)
@@ -110,7 +119,7 @@ def paired_bootstrap_ood(
     for inside, outside in ((in_scores_a, out_scores_a), (in_scores_b, out_scores_b)):
         pairs = zip(_by_run(inside, 1), _by_run(outside, 1), strict=True)
         parts = [_ood_statistic(ood.pooled(*pair, positive)) for pair in pairs]
-        sides.append(_mean_over_runs(parts))
+        sides.append(_of_runs(parts))
     return _intervals(sides, sizes, num_resamples, level, seed)
 
 
@@ -121,17 +130,17 @@ def _by_run(values: Array, num_axes: int) -> Tensor:
 
 
 def _statistic(probs: Array, labels: Array, metrics: Sequence[str]) -> Statistic:
-    return _mean_over_runs(
-        [_run_statistic(outcome(run, labels), metrics) for run in _by_run(probs, 2)]
-    )
+    return _of_runs([_run_statistic(outcome(run, labels), metrics) for run in _by_run(probs, 2)])
 
 
-def _mean_over_runs(parts: list[Statistic]) -> Statistic:
-    def mean_over_runs(weights: Tensor) -> dict[str, Tensor]:
+def _of_runs(parts: list[Statistic]) -> Statistic:
+    """The values of every run, (run, resample)."""
+
+    def of_runs(weights: Tensor) -> dict[str, Tensor]:
         values = [part(weights) for part in parts]
-        return {name: torch.stack([v[name] for v in values]).mean(dim=0) for name in values[0]}
+        return {name: torch.stack([v[name] for v in values]) for name in values[0]}
 
-    return mean_over_runs
+    return of_runs
 
 
 def _mean_over_parts(statistics: list[Statistic], sizes: tuple[int, ...]) -> Statistic:
@@ -186,27 +195,41 @@ def _intervals(
             f"got {num_resamples} and {level}."
         )
 
-    def difference(weights: Tensor) -> dict[str, Tensor]:
-        ours, theirs = (side(weights) for side in sides)
-        return {name: ours[name] - theirs[name] for name in ours}
-
-    observed = difference(torch.ones(1, sum(sizes), dtype=torch.float64))
+    observed = [side(torch.ones(1, sum(sizes), dtype=torch.float64)) for side in sides]
     generator = torch.Generator().manual_seed(seed)
     chunk = max(1, _CHUNK // sum(sizes))
-    drawn = [
-        difference(_resample(min(chunk, num_resamples - start), sizes, generator))
-        for start in range(0, num_resamples, chunk)
-    ]
+    drawn = []
+    for start in range(0, num_resamples, chunk):
+        weights = _resample(min(chunk, num_resamples - start), sizes, generator)
+        drawn.append([side(weights) for side in sides])
     quantiles = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     intervals = {}
-    for name, value in observed.items():
-        ends = torch.cat([part[name] for part in drawn]).nanquantile(quantiles)
-        ends = ends.where(~value.isnan(), torch.nan)
+    for name in observed[0]:
+        ours, theirs = (values[name].squeeze(-1) for values in observed)
+        value = ours.mean() - theirs.mean()
+        resampled = torch.cat([a[name].mean(dim=0) - b[name].mean(dim=0) for a, b in drawn])
+        resampled = resampled + _run_noise(ours, theirs, num_resamples, seed)
+        ends = resampled.nanquantile(quantiles).where(~value.isnan(), torch.nan)
         intervals[name] = Interval(float(value), float(ends[0]), float(ends[1]))
-    undefined = [name for name, value in observed.items() if bool(value.isnan())]
+    undefined = [name for name, found in intervals.items() if math.isnan(found.difference)]
     if undefined:
         warn_undefined(undefined, "one of the two predictions has no value", stacklevel=4)
     return intervals
+
+
+def _run_noise(
+    ours: Float[Tensor, " run"], theirs: Float[Tensor, " other_run"], count: int, seed: int
+) -> Float[Tensor, " count"]:
+    """Draws of how far other runs could move the difference of the means: sd / √S · t."""
+    paired = len(ours) == len(theirs)
+    noise = torch.zeros(count, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    for values in [ours - theirs] if paired else [ours, theirs]:
+        if len(values) > 1:
+            normal = torch.randn(len(values), count, dtype=torch.float64, generator=generator)
+            t = normal[0] / normal[1:].square().mean(dim=0).sqrt()
+            noise += values.std() / len(values) ** 0.5 * t
+    return noise
 
 
 def _resample(count: int, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -6,8 +6,5 @@ from kepsvgp.models.build import ImageShape as ImageShape
 from kepsvgp.models.build import InputShape as InputShape
 from kepsvgp.models.build import TextShape as TextShape
 from kepsvgp.models.build import build_model as build_model
-from kepsvgp.models.build import transformer_cola as transformer_cola
-from kepsvgp.models.build import transformer_imdb as transformer_imdb
-from kepsvgp.models.build import vit_cifar as vit_cifar
 from kepsvgp.models.text import TextTransformer as TextTransformer
 from kepsvgp.models.vit import VisionTransformer as VisionTransformer

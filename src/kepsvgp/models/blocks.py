@@ -155,7 +155,7 @@ def encode(
         # it cuts slices of its own
         return rest(x, mask)
     num_bytes = x.nbytes // batch * (num_samples if x.ndim == 3 else 1)
-    size = max(1, pooling.SLICE_BYTES // max(1, num_bytes))
+    size = max(1, pooling.slice_bytes(x) // max(1, num_bytes))
     slices = [slice(start, start + size) for start in range(0, batch, size)]
     with use_draws(_draws_for(drawing, num_samples, generator)):
         parts = [rest(x[..., rows, :, :], None if mask is None else mask[rows]) for rows in slices]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kepsvgp.attention.base import PenalisedLayer, Penalties, draws_of
+from kepsvgp.maths.svgp import standard_normal
 
 
 class RandomFeatureGP(PenalisedLayer):
@@ -119,7 +120,7 @@ class RandomFeatureGP(PenalisedLayer):
         if not self.is_fitted:
             return mean.expand(num_samples, *mean.shape)
         shape = (mean.shape[1], mean.shape[0], num_samples)
-        noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        noise = standard_normal(shape, mean, generator)
         # Σ_k^½ ε = L_k⁻ᵀ ε
         spread = torch.linalg.solve_triangular(self.precision_tril.mT, noise, upper=True)
         return mean + spread.permute(2, 1, 0)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer, Penalties, draws_of
 from kepsvgp.errors import UserError
+from kepsvgp.maths.svgp import standard_normal
 
 try:
     with warnings.catch_warnings():
@@ -116,9 +117,7 @@ class AdditiveGridGP(PenalisedLayer):
         # (… batch feature) → (feature point 1), all examples independent given their marginals
         points = z.flatten(0, -2).mT.unsqueeze(-1)
         marginal = self.gp(points)
-        noise = torch.randn(
-            marginal.mean.shape, generator=generator, dtype=z.dtype, device=z.device
-        )
+        noise = standard_normal(marginal.mean.shape, z, generator)
         values = marginal.mean + marginal.variance.clamp_min(0).add(1e-10).sqrt() * noise
         return self.mixing(values.mT.unflatten(0, z.shape[:-1]))
 
@@ -133,9 +132,7 @@ class AdditiveGridGP(PenalisedLayer):
         """Draws of the functions, by their values on the grid."""
         q = self.gp.variational_strategy.variational_distribution
         mean, tril = q.mean, q.lazy_covariance_matrix.cholesky().to_dense()
-        noise = torch.randn(
-            (*mean.shape, num_samples), generator=generator, dtype=mean.dtype, device=mean.device
-        )
+        noise = standard_normal((*mean.shape, num_samples), mean, generator)
         # u_j = m_j + L_j ε
         return mean + (tril @ noise).movedim(-1, 0)
 

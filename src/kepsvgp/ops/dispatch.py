@@ -14,7 +14,8 @@ function transforms and `torch.compile`, which needs no help.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,9 +33,20 @@ def is_eager(t: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and t.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled(t.device.type)
+        and not _is_autocast(t.device.type)
         and not private.is_transformed()
     )
+
+
+def _is_autocast(kind: str) -> bool:
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def without_autocast(kind: str) -> AbstractContextManager[Any]:
+    """Within the block, no autocast on devices of a kind, if they have any."""
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def is_fast(*inputs: Tensor) -> bool:

@@ -9,6 +9,9 @@ References:
     Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,6 +19,20 @@ from torch import Tensor
 # odd multipliers of SplitMix64, as signed 64-bit numbers; products wrap around
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Leaves torch's own random numbers, on a CPU and on accelerators, as they were before."""
+    module = torch.get_device_module() if torch.accelerator.is_available() else None
+    of_all = "_all" if hasattr(module, "get_rng_state_all") else ""
+    state = module and getattr(module, f"get_rng_state{of_all}")()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            if module is not None:
+                getattr(module, f"set_rng_state{of_all}")(state)
 
 
 def draw_seeds(
@@ -49,9 +66,8 @@ def normal(
     seeds: Int[Tensor, "*seed"], *shape: int, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "..."]:
     """Standard normal numbers: `shape` of them for every seed, seeds first."""
-    # Φ⁻¹(p) = √2 erf⁻¹(2p − 1)
-    p = uniform(seeds, *shape, dtype=torch.float64)
-    return (2.0**0.5 * torch.erfinv(2.0 * p - 1.0)).to(dtype)
+    # Φ⁻¹(p) = √2 erf⁻¹(2p − 1); 2p − 1 is exact in float32 too, which every device has
+    return 2.0**0.5 * torch.erfinv(2.0 * uniform(seeds, *shape, dtype=dtype) - 1.0)
 
 
 def _mix(bits: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

@@ -19,9 +19,15 @@ from kepsvgp.ops.private import is_untouched
 from kepsvgp.ops.sampled import Factors
 from kepsvgp.ops.slices import slices
 
-# All samples of a slice: what the allocator hands out again instead of asking the system, and
-# enough for threads to share the work.
+# All samples of a slice. On a CPU what the allocator hands out again instead of asking the system,
+# and enough for threads to share the work; elsewhere enough to keep a large device busy.
 SLICE_BYTES = 6 * 2**20
+SLICE_BYTES_ELSEWHERE = 2**28
+
+
+def slice_bytes(t: Tensor) -> int:
+    """How large a slice may be on the device of a tensor."""
+    return SLICE_BYTES if t.is_cpu else SLICE_BYTES_ELSEWHERE
 
 
 def mean_pool(
@@ -87,7 +93,7 @@ def pool_hidden(
     num_samples, hidden_dim = maps_hidden.shape[0], maps_hidden.shape[2]
     pooled = x.new_zeros(num_samples, batch, hidden_dim)
     per_token = num_samples * max(dim, hidden_dim) * x.element_size()
-    for rows, tokens in slices(batch, token, SLICE_BYTES // per_token):
+    for rows, tokens in slices(batch, token, slice_bytes(x) // per_token):
         m = scores[rows, tokens].flatten(0, 1).expand(num_samples, -1, -1)
         # ỹ_s = x̃ + M Ã_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
         scale = _inverse_spread(torch.baddbmm(x[rows, tokens].flatten(0, 1), m, maps), norm.eps)

@@ -1,8 +1,8 @@
 """Which of the paper's comparisons hold here, with an interval.
 
 A claim is "A is better than B on metric m", as the paper's means have it for a data set. Ours is
-the difference of the means over the seeds, with a paired bootstrap over the test examples: it
-says what another test set could change, and by its mean over the seeds given what these did.
+the difference of the means over the seeds, with an interval that says what other seeds and another
+test set could change.
 """
 
 import math

@@ -120,6 +120,7 @@ class Exhibit:
         rows: The models in it, in order.
         needs: What a data set must have.
         paper_settings: Overrides by data set that belong to the paper's profile alone.
+        paper_notes: What should be known about these, by data set.
         notes: What should be known about how the numbers are made.
     """
 
@@ -129,6 +130,7 @@ class Exhibit:
     rows: tuple[MethodRow, ...]
     needs: tuple[Literal["images", "shift", "ood"], ...] = ()
     paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    paper_notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     is_inspected: bool = False
     """Whether the runs' attention kernels are looked at."""

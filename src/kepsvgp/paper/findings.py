@@ -3,7 +3,7 @@
 import math
 
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.inspection import Inspection, LayerReport, Posterior
+from kepsvgp.runs.inspection import Inspection, LayerReport
 
 # examples of the test set that are looked at unless others are asked for
 EXAMPLES = 64
@@ -12,10 +12,6 @@ EXAMPLES = 64
 EXPLAINED = 0.8
 # and the scores close this share of the gap between random directions and the exact ones.
 CLOSED_GAP = 0.25
-# A posterior this close to its prior (sd 1, mean 0) has learnt nothing,
-AT_PRIOR = 0.05
-# and one whose noise is this small a share of its output is deterministic in all but name.
-NOISELESS = 0.01
 
 
 def inspected(run: RunFolder, checkpoint: str) -> Inspection | None:
@@ -48,32 +44,4 @@ def findings(report: LayerReport) -> list[str]:
                     f"where random ones span {chance:.0%}: a larger objective.ksvd_weight, or "
                     "another model.kep.projection, may help"
                 )
-    if report.posterior is not None:
-        found += _posterior_findings(report.posterior)
     return found
-
-
-def _posterior_findings(posterior: Posterior) -> list[str]:
-    found = []
-    idle = [
-        head
-        for head, (scale, signal) in enumerate(zip(posterior.scale, posterior.signal, strict=True))
-        if abs(scale - 1) < AT_PRIOR and signal < AT_PRIOR
-    ]
-    if idle:
-        found.append(
-            f"the posterior of {_heads(idle)} is the prior: it has learnt nothing. A smaller "
-            "objective.kl_weight may help"
-        )
-    mute = [head for head, noise in enumerate(posterior.noise) if noise < NOISELESS]
-    if mute:
-        found.append(
-            f"the noise of {_heads(mute)} is below {NOISELESS:.0%} of its output: no uncertainty "
-            "comes from there. A larger objective.kl_weight may help"
-        )
-    return found
-
-
-def _heads(numbers: list[int]) -> str:
-    listed = ", ".join(str(number + 1) for number in numbers)
-    return f"head {listed}" if len(numbers) == 1 else f"heads {listed}"

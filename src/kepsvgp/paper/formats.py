@@ -114,7 +114,7 @@ def claims_summary(claims: list[Claim]) -> str:
         f"Of {len(claims)}, {counts['holds'] + counts['holds, within noise']} hold here "
         f"({counts['holds']} beyond noise), {counts['fails'] + counts['fails, within noise']} do "
         f"not ({counts['fails']} beyond noise), {counts['unknown']} are unknown. Noise is that of "
-        "the test set: the 95 % paired bootstrap interval of the difference, better − worse."
+        "the test set and the seeds: the 95 % interval of the difference, better − worse."
     )
 
 

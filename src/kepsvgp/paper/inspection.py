@@ -1,12 +1,15 @@
-"""Is this layer healthy? What a trained model's attention layers have learnt, in numbers.
+"""Is this layer active? What a trained model's attention layers have learnt, in numbers.
 
 For every layer the spectrum of its kernel; for KEP layers also how much of it the rank
 explains, how near the scores are to the exact singular vectors, and what became of the
 posterior.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,9 +20,12 @@ from kepsvgp.attention.base import fixed_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.errors import UserError
+from kepsvgp.inference.activity import ADVICE, Activity, activity
 from kepsvgp.inference.mode import evaluating
-from kepsvgp.inference.prediction import call
+from kepsvgp.inference.prediction import call, to_device
 from kepsvgp.maths import svgp
+from kepsvgp.ops.device import find_device
 from kepsvgp.paper.findings import EXAMPLES, findings
 from kepsvgp.paper.kernels import (
     KINDS,
@@ -34,6 +40,8 @@ from kepsvgp.paper.kernels import (
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.inspection import Inspection, LayerReport, Posterior, Shares, Sides
 from kepsvgp.runs.weights import Checkpoint
+from kepsvgp.serving.rows import open_images, open_texts
+from kepsvgp.serving.saved import open_folder
 
 
 def inspect_run(
@@ -47,12 +55,50 @@ def inspect_run(
     """Looks at the attention layers of a run and writes `inspect.json` into its folder."""
     chosen: Examples = getattr(benchmark, split)
     some = chosen.subset(torch.arange(min(examples, len(chosen))))
-    model = run.model(checkpoint)
-    inspection = inspect_model(model, batches(some, 16), split=split, seed=run.config().seed)
-    about = {"checkpoint": checkpoint or run.config().train.select}
+    config = run.config()
+    model = run.model(checkpoint).to(find_device(config.train.device, is_binding=False))
+    inspection = inspect_model(model, batches(some, 16), split=split, seed=config.seed)
+    found = measure_activity(model, benchmark)
+    layers = [_with_activity(layer, found.get(layer.name)) for layer in inspection.layers]
+    about = {"checkpoint": checkpoint or config.train.select, "layers": layers}
     inspection = inspection.model_copy(update=about)
     run.write_inspection(inspection)
     return inspection
+
+
+def measure_activity(model: nn.Module, benchmark: Benchmark) -> dict[str, Activity]:
+    """How active the KEP layers are, by examples of the validation set; nothing without any."""
+    if not any(isinstance(module, KEPAttention) for module in model.modules()):
+        return {}
+    some = benchmark.val.subset(torch.arange(min(ACTIVITY_EXAMPLES, len(benchmark.val))))
+    return activity(model, batches(some, 64, bucket=True), num_train=len(benchmark.train))
+
+
+def _with_activity(layer: LayerReport, found: Activity | None) -> LayerReport:
+    if found is None:
+        return layer
+    advice = [f"{found.word}: {ADVICE[found.word]}"] if ADVICE[found.word] else []
+    return layer.model_copy(update={"activity": found, "findings": [*layer.findings, *advice]})
+
+
+# examples of the validation set by which the activity of layers is judged
+ACTIVITY_EXAMPLES = 256
+
+
+def inspect_saved(
+    folder: Path, data: Path, text_column: str = "text", *, examples: int = EXAMPLES
+) -> Inspection:
+    """Looks at the attention layers of a converted model while it sees some inputs."""
+    saved = open_folder(folder)
+    source = open_images(data) if saved.task == "image" else open_texts(data, text_column)
+    rows = [row for row in islice(source.rows, examples) if row.problem is None]
+    if not rows:
+        raise UserError(f"{data} must have inputs that can be read; it has none.")
+    items = [saved.load(row.content) for row in rows]
+    parts = (items[start : start + 16] for start in range(0, len(items), 16))
+    device = next(saved.model.parameters()).device
+    inputs = ((to_device(saved.prepare(part), device), part, None) for part in parts)
+    return inspect_model(saved.model, inputs, split="given")
 
 
 class Seen(NamedTuple):
@@ -68,20 +114,23 @@ def inspect_model(
 ) -> Inspection:
     """Looks at every attention layer of ours while the model sees some batches.
 
-    Stochastic layers have one draw, that of `seed`, for all batches.
+    Stochastic layers have one draw, that of `seed`, for all batches. The model may be on any
+    device; what its layers are given is looked at in float64 on a CPU.
     """
+    device = next(model.parameters()).device
     with evaluating(model) as model:
         layers = {name: module for name, module in model.named_modules() if type(module) in KINDS}
+        copies = {name: copy.deepcopy(layer).cpu() for name, layer in layers.items()}
         parts: dict[str, list[_Part]] = {name: [] for name in layers}
         count = 0
         for inputs, labels, _ in batches:
             count += len(labels)
             generator = torch.Generator().manual_seed(seed)
             with _watching(layers) as seen, fixed_draws(model, 1, generator=generator):
-                call(model, inputs)
-            for name, layer in layers.items():
+                call(model, to_device(inputs, device))
+            for name, layer in copies.items():
                 parts[name].append(_look(layer, *seen[name]))
-    reports = [_report(name, layer, parts[name]) for name, layer in layers.items()]
+    reports = [_report(name, layer, parts[name]) for name, layer in copies.items()]
     return Inspection(examples=count, split=split, layers=reports)
 
 
@@ -93,7 +142,8 @@ def _watching(layers: dict[str, nn.Module]) -> Iterator[dict[str, Seen]]:
     def watch(name: str) -> Any:
         def hook(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             x, *rest = args
-            seen[name] = Seen(x.flatten(end_dim=-3), rest[0] if rest else kwargs.get("mask"))
+            mask = rest[0] if rest else kwargs.get("mask")
+            seen[name] = Seen(x.flatten(end_dim=-3).cpu(), None if mask is None else mask.cpu())
 
         return hook
 
@@ -122,8 +172,16 @@ class _Part(NamedTuple):
     spectrum: Float[Tensor, " values"]
     left: _Side | None = None
     right: _Side | None = None
-    variance: Float[Tensor, " head"] | None = None
-    energy: Float[Tensor, " head"] | None = None
+    moments: "_Moments | None" = None
+
+
+class _Moments(NamedTuple):
+    """Sums over both branches at the tokens, by head."""
+
+    variance: Float[Tensor, " head"]
+    energy: Float[Tensor, " head"]
+    scores: Float[Tensor, " head"]
+    num_tokens: int
 
 
 def _look(layer: nn.Module, x: Tensor, mask: Tensor | None) -> _Part:
@@ -147,7 +205,7 @@ def _look(layer: nn.Module, x: Tensor, mask: Tensor | None) -> _Part:
     spectrum = normalised_spectrum(svd.values)
     if isinstance(layer, PrimalAttention):
         return _Part(len(x), spectrum, left, right)
-    return _Part(len(x), spectrum, left, right, *_moments(layer, pair.e, pair.r))
+    return _Part(len(x), spectrum, left, right, _moments(layer, pair.e, pair.r, mask))
 
 
 def _top(scores: Float[Tensor, "*batch rank token"], rank: int) -> Tensor:
@@ -156,16 +214,17 @@ def _top(scores: Float[Tensor, "*batch rank token"], rank: int) -> Tensor:
     return scores.gather(-2, order.unsqueeze(-1).expand(*order.shape, scores.shape[-1]))
 
 
-def _moments(layer: KEPAttention, e: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums by head of the variances and squared means of both branches at the tokens."""
-    v_mean = layer.v_mean.double()
-    v_tril = svgp.lower_cholesky(layer.v_tril_raw.double())
-    variance = energy = torch.zeros(layer.num_heads, dtype=torch.float64)
+def _moments(layer: KEPAttention, e: Tensor, r: Tensor, mask: Tensor | None) -> _Moments:
+    """Variances and squared means of the GPs, and squared scores, which are 0 at padding."""
+    v_mean, v_tril = layer.v_mean.double(), _factors(layer)
+    variance = energy = squares = torch.zeros(layer.num_heads, dtype=torch.float64)
     for scores in (e, r):
         found = svgp.posterior(scores.mT.double(), v_mean, v_tril)
         variance = variance + found.factor.square().sum(dim=(0, 2, 3, 4))
         energy = energy + found.mean.square().sum(dim=(0, 2, 3))
-    return variance, energy
+        squares = squares + scores.double().square().sum(dim=(0, 2, 3))
+    num_tokens = len(e) * e.shape[-1] if mask is None else int(mask.sum())
+    return _Moments(variance, energy, squares, num_tokens)
 
 
 def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
@@ -205,13 +264,17 @@ def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
 
 def _posterior(layer: KEPAttention, parts: list[_Part]) -> Posterior:
     v_mean = layer.v_mean.double()
-    v_tril = svgp.lower_cholesky(layer.v_tril_raw.double())
+    v_tril = _factors(layer)
     heads = range(layer.num_heads)
     kl = [float(svgp.inducing_kl(v_mean[h, None], v_tril[h, None])) for h in heads]
     # diag S_d = row sums of L_d²
     variances = v_tril.square().sum(dim=-1)
-    variance = torch.stack([p.variance for p in parts if p.variance is not None]).sum(dim=0)
-    energy = torch.stack([p.energy for p in parts if p.energy is not None]).sum(dim=0)
+    seen = [part.moments for part in parts if part.moments is not None]
+    variance, energy, squares = (
+        torch.stack([getattr(moments, name) for moments in seen]).sum(dim=0)
+        for name in ("variance", "energy", "scores")
+    )
+    tokens = max(1, sum(moments.num_tokens for moments in seen))
     tiny = torch.finfo(energy.dtype).tiny
     return Posterior(
         kl=kl,
@@ -219,7 +282,13 @@ def _posterior(layer: KEPAttention, parts: list[_Part]) -> Posterior:
         signal=v_mean.square().mean(dim=(1, 2)).sqrt().tolist(),
         # √(var / (var + mean²))
         noise=(variance / (variance + energy).clamp_min(tiny)).sqrt().tolist(),
+        scores=(squares / tokens / (2 * layer.rank)).sqrt().tolist(),
     )
+
+
+def _factors(layer: KEPAttention) -> Tensor:
+    v_tril = svgp.lower_cholesky(layer.v_tril_raw.double())
+    return svgp.marginal_factors(v_tril, layer.num_heads, layer.rank)
 
 
 def _mean(values: list[Tensor], weights: list[int]) -> Tensor:

@@ -1,6 +1,7 @@
 """What a reader must know before the numbers: what was reduced, generated or is missing."""
 
 from kepsvgp.config.file import load_config
+from kepsvgp.config.variants import TITLES as VARIANTS
 from kepsvgp.files import read_json
 from kepsvgp.paper.declarations import DATASETS, TITLES, title_of
 from kepsvgp.paper.plan import PlannedExhibit
@@ -19,6 +20,7 @@ def notes_of(planned: PlannedExhibit, root: OutputRoot) -> list[str]:
     exhibit, study = planned.exhibit, planned.study
     seeds = f"{study.seeds} {'seed' if study.seeds == 1 else 'seeds'}"
     notes = [f"{seeds} (the paper: 5)." if exhibit.is_published else f"{seeds}."]
+    notes.append(f"Variant {study.variant}: {VARIANTS[study.variant]}.")
     if exhibit.is_published and study.dataset not in exhibit.datasets:
         names = ", ".join(TITLES[name] for name in exhibit.datasets)
         notes.append(
@@ -32,9 +34,10 @@ def notes_of(planned: PlannedExhibit, root: OutputRoot) -> list[str]:
     notes += [f"{text[0].upper()}{text[1:]}." for text in data_notes(planned, root)]
     notes += [*exhibit.notes, *_timing_notes(planned, root)]
     if planned.settings:
-        notes.append(f"Architecture of SGPA's paper: {', '.join(planned.settings)}.")
+        notes.append(f"Architecture of SGPA's program: {', '.join(planned.settings)}.")
+        notes += exhibit.paper_notes.get(study.dataset, ())
     elif exhibit.paper_settings:
-        notes.append("The depth is that of the profile, not that of SGPA's paper.")
+        notes.append("The architecture is that of the profile, not that of SGPA's program.")
     return notes
 
 
@@ -57,7 +60,7 @@ def _timing_notes(planned: PlannedExhibit, root: OutputRoot) -> list[str]:
 def _reduced(study: Study) -> str:
     """What differs from the paper's configuration, `key=ours (paper's)`."""
     ours, papers = (
-        load_config(source).identity()
+        load_config(source, variant=study.variant).identity()
         for source in (study.source, config_name(study.dataset, "paper"))
     )
     changes = [

@@ -96,9 +96,15 @@ class PlannedExhibit:
     timing: Timing | None
 
     @property
+    def of_study(self) -> str:
+        """Data set, budget and variant, for the names of files."""
+        parts = [short_name(self.study.dataset), self.study.budget]
+        return "-".join(parts if self.study.variant == "ours" else [*parts, self.study.variant])
+
+    @property
     def stem(self) -> str:
         """Name of its files."""
-        parts = [self.exhibit.name, short_name(self.study.dataset), self.study.budget]
+        parts = [self.exhibit.name, self.of_study]
         return "-".join(parts if self.study.checkpoint is None else [*parts, self.study.checkpoint])
 
     @property

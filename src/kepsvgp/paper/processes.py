@@ -26,6 +26,17 @@ class Outcome(NamedTuple):
 
 
 Process = subprocess.Popen[str]
+# the GPUs that a process sees, by number or name
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees."""
+    import torch
+
+    named = os.environ.get(VISIBLE)
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
 def execute(
@@ -34,6 +45,7 @@ def execute(
     out: str,
     threads: int | None,
     started: Callable[[Process], object] | None = None,
+    gpu: str | None = None,
 ) -> Outcome:
     """Does one job in a process of its own and waits for it.
 
@@ -43,6 +55,7 @@ def execute(
         out: The output root.
         threads: Threads of the process; None for as many as there are cores.
         started: Told of the process when it is there.
+        gpu: The one GPU that the process sees; None for all that this one sees.
     """
     start = time.perf_counter()
     logs = Path(out) / "logs"
@@ -58,7 +71,7 @@ def execute(
             stderr=log,
             text=True,
             cwd=out,
-            env=_environment(threads),
+            env=_environment(threads, gpu),
         )
         if started is not None:
             started(process)
@@ -81,8 +94,10 @@ def _feed(process: Process, job: str) -> int:
     return code
 
 
-def _environment(threads: int | None) -> dict[str, str]:
+def _environment(threads: int | None, gpu: str | None) -> dict[str, str]:
     environment = dict(os.environ)
+    if gpu is not None:
+        environment[VISIBLE] = gpu
     # the job runs in the output root: what is meant from here must be said in full
     if environment.get("KEPSVGP_DATA"):
         environment["KEPSVGP_DATA"] = str(Path(environment["KEPSVGP_DATA"]).resolve())

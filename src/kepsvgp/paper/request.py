@@ -19,6 +19,7 @@ class Request:
         dataset: None for those that the paper has.
         seeds: Number of seeds, counted from 0.
         profile: The paper's budget, or one for a small machine.
+        variant: The paper's text, its authors' program, or ours.
         config: Another configuration than the profile's: a file, or a shipped name.
         rows: The methods alone that are wanted; none for all.
         checkpoint: Which weights are measured; None for what each run selected.
@@ -28,6 +29,7 @@ class Request:
     dataset: str | None = None
     seeds: int = 5
     profile: Profile = "paper"
+    variant: str = "ours"
     config: Path | None = None
     rows: tuple[str, ...] = ()
     checkpoint: Literal["last", "score", "nll"] | None = None
@@ -45,6 +47,7 @@ class Request:
             return Study(
                 dataset=name,
                 profile=self.profile,
+                variant=self.variant,
                 seeds=self.seeds,
                 checkpoint=self.checkpoint,
                 overrides=overrides,

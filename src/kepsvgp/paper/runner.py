@@ -5,16 +5,18 @@ and alone.
 """
 
 import logging
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 from kepsvgp.errors import UserError
 from kepsvgp.paper.plan import Task, Timing
-from kepsvgp.paper.processes import Outcome, Process, execute
+from kepsvgp.paper.processes import Outcome, Process, execute, visible_gpus
 from kepsvgp.paper.records import OutputRoot
 
 Job = Task | Timing
@@ -68,15 +70,25 @@ def _outcome(name: str, future: "Future[Outcome]") -> Outcome:
 
 @contextmanager
 def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Submit]:
-    """Jobs in processes on this machine, so many at a time.
+    """Jobs in processes on this machine, so many at a time, on the GPU with the fewest of them.
 
     Leaving the block early ends those that are running; their runs can be continued.
     """
     children, pool = _Children(), ThreadPoolExecutor(max_workers=jobs)
+    places = queue.SimpleQueue[str | None]()
+    for _, gpu in zip(range(jobs), cycle(visible_gpus() or [None])):
+        places.put(gpu)
+
+    def work(job: Job) -> Outcome:
+        gpu = places.get()
+        try:
+            text = job.model_dump_json()
+            return execute(job.name, text, str(out.resolve()), threads, children.add, gpu)
+        finally:
+            places.put(gpu)
 
     def submit(job: Job) -> "Future[Outcome]":
-        text = job.model_dump_json()
-        return pool.submit(execute, job.name, text, str(out.resolve()), threads, children.add)
+        return pool.submit(work, job)
 
     try:
         yield submit
@@ -126,7 +138,9 @@ def ray_cluster(out: Path, address: str, *, threads: int) -> Iterator[Submit]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise _no_cluster(address, str(error)) from None
-    remote = ray.remote(num_cpus=threads, max_retries=0)(execute)
+    # Ray shows a job the one GPU that it gives it
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(execute)
 
     def submit(job: Job) -> "Future[Outcome]":
         text = job.model_dump_json()

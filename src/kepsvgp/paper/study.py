@@ -29,6 +29,7 @@ class Study(BaseModel):
     Attributes:
         dataset: The data set.
         profile: The paper's budget, or one that fits a small machine.
+        variant: The paper's text, its authors' program, or ours.
         seeds: Number of seeds, counted from 0.
         checkpoint: Which weights are measured; None for those that the run's rule selected.
         overrides: Changes to every configuration, as for `kepsvgp train`.
@@ -38,6 +39,7 @@ class Study(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     dataset: str
     profile: Profile = "paper"
+    variant: str = "ours"
     seeds: int = 5
     checkpoint: Literal["last", "score", "nll"] | None = None
     overrides: tuple[str, ...] = ()
@@ -59,12 +61,13 @@ class Study(BaseModel):
 
     def base(self) -> RunConfig:
         """That configuration, with the overrides."""
-        return load_config(self.source, self.overrides)
+        return load_config(self.source, self.overrides, variant=self.variant)
 
     def config(self, row: MethodRow, extra: Sequence[str] = ()) -> RunConfig:
         """The configuration of a row's runs; what the row varies wins over the overrides."""
         changes = (*self.overrides, *extra, *row.settings)
-        config = load_config(self.source, (*changes, f"method={row.trained}"))
+        changes = (*changes, f"method={row.trained}")
+        config = load_config(self.source, changes, variant=self.variant)
         if config.data.name != self.dataset:
             raise UserError(
                 f"--dataset must be that of the configuration, {config.data.name}; "

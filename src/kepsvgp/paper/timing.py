@@ -20,9 +20,10 @@ from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.files import write_json
 from kepsvgp.inference.prediction import call, to_device
+from kepsvgp.ops.device import find_device
+from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.paper.plan import Timing
 from kepsvgp.paper.records import OutputRoot
-from kepsvgp.runs.device import find_device
 from kepsvgp.runs.record import input_shape
 from kepsvgp.training.objective import loss
 
@@ -52,7 +53,7 @@ def measure_times(timing: Timing, out: Path) -> None:
     content = {
         "times": {row: value._asdict() for row, value in times.items()},
         "threads": torch.get_num_threads(),
-        "device": str(find_device()),
+        "device": str(find_device(first.train.device)),
     }
     write_json(OutputRoot(out).timing_file(timing), content)
 
@@ -61,8 +62,8 @@ def side_by_side(
     configs: Mapping[str, RunConfig], benchmark: Benchmark, *, rounds: int = ROUNDS
 ) -> dict[str, Times]:
     """Times of every row, round by round."""
-    device = find_device()
     first = next(iter(configs.values()))
+    device = find_device(first.train.device)
     size = min(first.train.batch_size, len(benchmark.train))
     loader = batches(
         benchmark.train,
@@ -77,7 +78,7 @@ def side_by_side(
     ]
     steps = len(benchmark.train) // size
     times = {row: Times([], [], steps) for row in configs}
-    with torch.random.fork_rng(devices=[]):
+    with kept_random_state():
         torch.manual_seed(0)
         rows = {row: _Stepper(config, benchmark, device) for row, config in configs.items()}
         for number in range(WARM_UP + rounds):
@@ -96,10 +97,10 @@ class _Stepper:
     def __init__(self, config: RunConfig, benchmark: Benchmark, device: torch.device) -> None:
         method, num_classes = find_method(config.method), len(benchmark.classes)
         network: nn.Module = method.network(config.model, input_shape(benchmark), num_classes)
-        self.model, self.kl_weight = network.to(device), method.kl_weight(config)
-        self.model.train()
+        self.model = network.to(device).train()
         self.optimizer = Adam(self.model.parameters(), lr=1e-5, fused=True)
         self.config, self.num_train, self.device = config, len(benchmark.train), device
+        self.kl_weight = method.kl_weight(config, self.num_train)
 
     def step(self, batch: Batch) -> tuple[float, float]:
         """Seconds of the forward pass with the loss, and of the whole step."""

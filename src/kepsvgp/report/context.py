@@ -1,11 +1,11 @@
 """What the template of the page is given for each benchmark: words and numbers, no HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from kepsvgp.metrics.registry import METRICS, OF_A_SET, OF_OTHER_DATA
+from kepsvgp.metrics.registry import METRICS, OF_A_SET, OF_OTHER_DATA, Metric
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import Comparison, Model
 from kepsvgp.report.notes import notes_on, number
@@ -64,9 +64,10 @@ class BenchmarkContext(NamedTuple):
     notes: tuple[str, ...]
     table: Table
     ood: tuple[Table, ...]
-    cost: TextTable
+    more: tuple[tuple[str, Table], ...]
+    cost: TextTable | None
     checkpoints: TextTable | None
-    runs: TextTable
+    runs: TextTable | None
 
 
 def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContext:
@@ -90,10 +91,21 @@ def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContex
         ood=tuple(
             metric_table(comparison, split, OF_OTHER_DATA) for split in comparison.splits("ood/")
         ),
-        cost=_cost(models),
+        more=tuple(_more(comparison, metrics)),
+        cost=_cost(models) if comparison.runs else None,
         checkpoints=_checkpoints(models),
-        runs=_runs(comparison),
+        runs=_runs(comparison) if comparison.runs else None,
     )
+
+
+def _more(comparison: Comparison, metrics: Sequence[Metric]) -> Iterator[tuple[str, Table]]:
+    """Tables of groups of the test set, and of a ranking by the models' own scores."""
+    for split in comparison.splits("group/"):
+        sizes = {int(size) for model in comparison.models for size in model.values(split, "count")}
+        caption = f"Group {split.removeprefix('group/')}, {_listed([*map(str, sizes)])} examples"
+        yield caption, metric_table(comparison, split, metrics)
+    for split in comparison.splits("score"):
+        yield "Ranked by the models' own scores", metric_table(comparison, split, metrics)
 
 
 def _facts(comparison: Comparison) -> tuple[str, ...]:
@@ -102,6 +114,8 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
         facts += [f"{len(comparison.test.labels):,} test examples"]
         facts += [f"{comparison.num_classes} classes"]
     facts.append(number(len(comparison.models), "model"))
+    if not comparison.runs:
+        return tuple(facts)
     shown = {member.seed for member in comparison.members}
     trained = shown | {run.config().seed for run in comparison.not_evaluated}
     seeds = number(len(trained), "seed")
@@ -196,10 +210,10 @@ def _text(name: str, values: Sequence[float]) -> str:
 def _cost(models: Sequence[Model]) -> TextTable:
     rows = []
     for place, model in enumerate(models):
-        histories = [history for member in model.members if (history := member.run.history())]
+        histories = [history for member in model.trained if (history := member.run.history())]
         training = [sum(float(e.get("seconds", 0.0)) for e in history) for history in histories]
         prediction = model.values("test", "seconds_per_1000")
-        parameters = model.members[0].run.record().get("parameters")
+        parameters = model.trained[0].run.record().get("parameters")
         together = model.num_models
         times = {None: " per model", 1: ""}.get(together, f" × {together} models")
         cells = (
@@ -245,7 +259,7 @@ def _checkpoints(models: Sequence[Model]) -> TextTable | None:
 def _runs(comparison: Comparison) -> TextTable:
     """Where the numbers come from."""
     rows = {}
-    for member in comparison.members:
+    for member in comparison.trained:
         run, config = member.run, member.config
         versions = ", ".join(f"{name} {value}" for name, value in config.versions.items())
         cells = (config.method, config.seed, member.checkpoint, len(run.history()), versions)

@@ -8,15 +8,15 @@ and within each. Every other example is still listed, by number, class and proba
 import base64
 import io
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from kepsvgp.data import Benchmark, Examples, load_benchmark
+from kepsvgp.data import Examples, load_benchmark
 from kepsvgp.data.benchmark import Note, is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.report.answers import Answers
@@ -51,16 +51,28 @@ class Shown(NamedTuple):
 NOTHING = Shown([], None, None)
 
 
+@runtime_checkable
+class Viewed(Protocol):
+    """Examples that a person can look at."""
+
+    def raw(self, position: int) -> np.ndarray | str:
+        """An image of bytes (H, W, C), or a text."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
 class Source(NamedTuple):
     """The data behind a comparison, if it is at hand, and what is to be said about it."""
 
-    benchmark: Benchmark | None
-    notes: tuple[Note, ...]
+    test: Viewed | None
+    foreign: Mapping[str, Viewed]
+    notes: tuple[Note, ...] = ()
 
 
 def find_source(comparison: Comparison) -> Source:
     """Loads the data that the runs were tested on; its absence is a note, not an error."""
-    data = comparison.members[0].config.data
+    data = comparison.trained[0].config.data
     try:
         # contextual features are for models; a page shows the text
         benchmark = load_benchmark(data.model_copy(update={"encoder": None}))
@@ -69,13 +81,13 @@ def find_source(comparison: Comparison) -> Source:
         note = (
             f"The data set is not at hand, so there are no pictures, texts or class names: {reason}"
         )
-        return Source(None, (Note(note),))
+        return Source(None, {}, (Note(note),))
     now = benchmark.split_record()
     same = all(is_same_split(run.record()["splits"], now) for run in comparison.runs)
     if not same or not _same_labels(comparison.test, benchmark.test):
         note = "The data at hand are not those the runs were tested on, so no examples are shown."
-        return Source(None, (Note(note),))
-    return Source(benchmark, benchmark.notes)
+        return Source(None, {}, (Note(note),))
+    return Source(benchmark.test, benchmark.ood, benchmark.notes)
 
 
 def _same_labels(answers: Answers | None, examples: Examples) -> bool:
@@ -117,7 +129,7 @@ def choose_foreign(predictions: Sequence[Answers], limit: int = MAX_FOREIGN) -> 
     return list(dict.fromkeys(row for _, row in wanted))[:limit]
 
 
-def show(examples: Examples, positions: Sequence[int], *, max_bytes: int = MAX_BYTES) -> Shown:
+def show(examples: Viewed, positions: Sequence[int], *, max_bytes: int = MAX_BYTES) -> Shown:
     """Pictures or texts of the examples at `positions`, as many of the first as fit."""
     if not positions:
         return NOTHING
@@ -132,7 +144,7 @@ def show(examples: Examples, positions: Sequence[int], *, max_bytes: int = MAX_B
     return Shown(list(positions[: len(images)]), pictures, None)
 
 
-def _show_texts(examples: Examples, positions: Sequence[int], max_bytes: int) -> Shown:
+def _show_texts(examples: Viewed, positions: Sequence[int], max_bytes: int) -> Shown:
     texts: list[str] = []
     room = max_bytes
     for position in positions:

@@ -74,7 +74,7 @@ def _groups(member: Member, foreign: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
-    leaders = {model.label: model.members[0] for model in comparison.models}
+    leaders = {model.label: model.trained[0] for model in comparison.models if model.trained}
     found = {
         label: seen
         for label, member in leaders.items()

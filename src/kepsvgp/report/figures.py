@@ -47,6 +47,8 @@ STYLE: dict[Any, Any] = {
     "axes.linewidth": 0.6,
     "lines.linewidth": 1.3,
     "hatch.linewidth": 0.5,
+    # names with $ in them are no formulas
+    "text.parse_math": False,
     # text as text, and the same bytes each time
     "svg.fonttype": "none",
     "svg.hashsalt": "kepsvgp",

@@ -1,9 +1,9 @@
-"""Runs as a reader compares them: one benchmark, some models, each with its seeds."""
+"""Models as a reader compares them: one benchmark, some models, each with its seeds."""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,25 @@ from kepsvgp.config.comparison import flatten
 from kepsvgp.config.plugins import find_asked, find_method
 from kepsvgp.config.sections import DataConfig, RunConfig
 from kepsvgp.errors import UserError
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.methods.post_hoc import read_stamp
 from kepsvgp.report.answers import Answers, answers_of
 from kepsvgp.report.labels import labels_of, name_of, settings_of
 from kepsvgp.runs.folder import RunFolder
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Member:
-    """One seed of a model: a run, and one of the methods that were evaluated on it."""
+    """One seed of a model: what it answered, and how good that was."""
 
-    run: RunFolder
-    config: RunConfig
     checkpoint: str
-    """The checkpoint that is shown."""
-    method: str
+    """The checkpoint that is shown; empty where there are none."""
     results: dict[str, dict[str, dict[str, Any]]]
-    """What metrics.json has of the method: {checkpoint: {split: {metric: value}}}"""
+    """{checkpoint: {split: {metric: value}}}"""
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    """What it predicted by split, where it is no run."""
+    seed: int = 0
+    """The seed it was trained with."""
 
     @cached_property
     def test(self) -> Answers | None:
@@ -40,19 +43,27 @@ class Member:
 
     def answers(self, split: str) -> Answers | None:
         """The answers to a split; None where there are none or they are not finite."""
-        if not self.run.predictions_file(self.checkpoint, self.method, split).exists():
-            return None
-        return answers_of(self.run.prediction(self.checkpoint, self.method, split))
-
-    @property
-    def seed(self) -> int:
-        """The seed it was trained with."""
-        return self.config.seed
+        return answers_of(self.predictions[split]) if split in self.predictions else None
 
     @property
     def splits(self) -> list[str]:
         """The splits for which metrics are known."""
         return list(self.results[self.checkpoint])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trained(Member):
+    """A run of ours, and one of the methods that were evaluated on it."""
+
+    run: RunFolder
+    config: RunConfig
+    method: str
+
+    def answers(self, split: str) -> Answers | None:
+        """The answers that were kept in the run folder."""
+        if not self.run.predictions_file(self.checkpoint, self.method, split).exists():
+            return None
+        return answers_of(self.run.prediction(self.checkpoint, self.method, split))
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,11 @@ class Model:
     members: tuple[Member, ...]
 
     @property
+    def trained(self) -> list[Trained]:
+        """The seeds that are runs of ours."""
+        return [member for member in self.members if isinstance(member, Trained)]
+
+    @property
     def tests(self) -> list[Answers]:
         """The answers to the test set, of the seeds that have some."""
         found = [member.test for member in self.members if member.test is not None]
@@ -71,10 +87,13 @@ class Model:
     @property
     def num_models(self) -> int | None:
         """How many trained models answer together; None for an ensemble that was not kept."""
-        member = self.members[0]
+        if not self.trained:
+            return 1
+        member = self.trained[0]
         folder = member.run.method_folder(f"{member.checkpoint}/{member.method.split('+')[-1]}")
-        if folder.has("ensemble.json"):
-            return len(folder.read_json("ensemble.json")["members"])
+        stamp = read_stamp(folder)
+        if stamp is not None:
+            return len(stamp["weights"])
         try:
             method = find_asked(member.run.config().method, member.method)
         except UserError:
@@ -99,6 +118,7 @@ class Comparison:
 
     title: str
     models: tuple[Model, ...]
+    classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     not_evaluated: tuple[RunFolder, ...] = ()
 
@@ -108,9 +128,14 @@ class Comparison:
         return [member for model in self.models for member in model.members]
 
     @property
+    def trained(self) -> list[Trained]:
+        """Those of them that are runs of ours."""
+        return [member for model in self.models for member in model.trained]
+
+    @property
     def runs(self) -> list[RunFolder]:
         """Each run once, whatever number of methods were evaluated on it."""
-        return list(dict.fromkeys(member.run for member in self.members))
+        return list(dict.fromkeys(member.run for member in self.trained))
 
     @property
     def test(self) -> Answers | None:
@@ -136,7 +161,7 @@ def compare(runs: Sequence[RunFolder], *, checkpoint: str | None = None) -> list
         raise UserError(
             "a report needs at least one evaluated run; got none. Run `kepsvgp evaluate RUN`."
         )
-    groups: dict[tuple[str, str], list[Member]] = {}
+    groups: dict[tuple[str, str], list[Trained]] = {}
     for member in members:
         groups.setdefault((title_of(member.config.data), _test_set(member)), []).append(member)
     evaluated = {member.run for member in members}
@@ -149,7 +174,8 @@ def compare(runs: Sequence[RunFolder], *, checkpoint: str | None = None) -> list
         title = name if counts[name] == 1 else f"{name} ({counts[name]})"
         notes = dict.fromkeys(note for m in group for note in copies.get(m.run, ()))
         left = tuple(run for run in others if title_of(run.config().data) == name)
-        comparisons.append(Comparison(title, tuple(_models(group)), tuple(notes), left))
+        classes = group[0].run.classes()
+        comparisons.append(Comparison(title, tuple(_models(group)), classes, tuple(notes), left))
     return comparisons
 
 
@@ -181,7 +207,7 @@ def without_copies(
     return kept, notes
 
 
-def _members(run: RunFolder, wanted: str | None) -> list[Member]:
+def _members(run: RunFolder, wanted: str | None) -> list[Trained]:
     config, metrics = run.config(), run.metrics()
     if not metrics:
         return []
@@ -195,19 +221,20 @@ def _members(run: RunFolder, wanted: str | None) -> list[Member]:
         checkpoint = next(iter(metrics))
     own = find_method(config.method)
     return [
-        Member(
-            run,
-            config,
+        Trained(
             checkpoint,
-            method,
             {name: methods.get(method, {}) for name, methods in metrics.items()},
+            seed=config.seed,
+            run=run,
+            config=config,
+            method=method,
         )
         # the trained model before what was fitted on top of it
         for method in sorted(metrics[checkpoint], key=lambda name: name != own.name)
     ]
 
 
-def _test_set(member: Member) -> str:
+def _test_set(member: Trained) -> str:
     """A name for the examples a member was tested on: equal names, equal examples."""
     if member.test is None:
         return member.config.data.model_dump_json()
@@ -217,9 +244,9 @@ def _test_set(member: Member) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _models(members: Sequence[Member]) -> list[Model]:
+def _models(members: Sequence[Trained]) -> list[Model]:
     """Members of equal method and settings are seeds of one model."""
-    variants: dict[str, dict[str, list[Member]]] = {}
+    variants: dict[str, dict[str, list[Trained]]] = {}
     for member in members:
         name = name_of(member.config.method, member.method)
         settings = json.dumps(settings_of(member.config), sort_keys=True, default=str)

@@ -20,7 +20,7 @@ def notes_on(comparison: Comparison, source: Source) -> tuple[str, ...]:
     found = (
         "The share answered on each card is chosen with the test labels in hand; "
         "in use, choose the threshold on held-out data.",
-        _checkpoint(comparison),
+        *_checkpoint(comparison),
         *_unequal(comparison),
         *_not_shown(comparison),
         *_not_evaluated(comparison),
@@ -43,10 +43,11 @@ def number(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
-def _checkpoint(comparison: Comparison) -> str:
-    rules = sorted({member.checkpoint for member in comparison.members})
+def _checkpoint(comparison: Comparison) -> Iterator[str]:
+    rules = sorted({member.checkpoint for member in comparison.trained})
     words = [RULES.get(rule, f"of the checkpoint '{rule}'") for rule in rules]
-    return f"All numbers are those {' or '.join(words)}."
+    if words:
+        yield f"All numbers are those {' or '.join(words)}."
 
 
 def _unequal(comparison: Comparison) -> Iterator[str]:
@@ -55,7 +56,7 @@ def _unequal(comparison: Comparison) -> Iterator[str]:
     seeds = {model.label: number(len(model.members), "seed") for model in single}
     if len(set(seeds.values())) > 1:
         yield f"The models have different numbers of seeds: {_pairs(seeds)}."
-    epochs = {m.label: m.members[0].config.train.epochs for m in comparison.models}
+    epochs = {m.label: m.trained[0].config.train.epochs for m in comparison.models if m.trained}
     if len(set(epochs.values())) > 1:
         yield f"The models were trained for different numbers of epochs: {_pairs(epochs)}."
 
@@ -83,7 +84,7 @@ def _not_evaluated(comparison: Comparison) -> Iterator[str]:
     """Sets of other data on which some models, or all, have no numbers."""
     for kind, name in OTHER_DATA.items():
         splits = comparison.splits(f"{kind}/")
-        if not splits:
+        if not splits and comparison.runs:
             yield f"No {name} data were evaluated (kepsvgp evaluate RUN --splits {kind})."
         lacking: dict[tuple[str, ...], list[str]] = {}
         for model in comparison.models:

@@ -7,7 +7,7 @@ their hashes, so that text from the data could not run even if it were not escap
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from importlib.resources import files
@@ -16,11 +16,14 @@ from typing import Any
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import write_atomic
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.report.context import BenchmarkContext, benchmark_context
 from kepsvgp.report.examples import Source, find_source
 from kepsvgp.report.models import Comparison, compare
 from kepsvgp.report.payload import comparison_payload
+from kepsvgp.report.tested import compare_tested
 from kepsvgp.runs.folder import find_runs
+from kepsvgp.serving.tested import Tested
 
 # in the order in which they use each other
 SCRIPTS = (
@@ -29,19 +32,28 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def write_report(runs: Sequence[Path], out: Path, *, checkpoint: str | None = None) -> Path:
-    """Writes the report over some runs and returns where it is.
+def write_report(
+    runs: Sequence[Path] | Mapping[str, Tested | Prediction],
+    out: Path | str,
+    *,
+    checkpoint: str | None = None,
+) -> Path:
+    """Writes the report over some runs, or over predictions of any model, and says where it is.
 
     Args:
-        runs: Run folders, or folders that hold runs. Seeds of one method are taken together.
+        runs: Run folders, or folders that hold runs. Seeds of one method are taken together. Or
+            predictions with their labels, by the name of the model.
         out: The HTML file to write.
         checkpoint: Show this checkpoint of every run; None for the one each run selected.
     """
-    comparisons = compare(find_runs(runs), checkpoint=checkpoint)
-    html = make_page([(comparison, find_source(comparison)) for comparison in comparisons])
+    if isinstance(runs, Mapping):
+        shown = compare_tested(runs, title=Path(out).stem)
+    else:
+        comparisons = compare(find_runs(runs), checkpoint=checkpoint)
+        shown = [(comparison, find_source(comparison)) for comparison in comparisons]
     # texts may hold half a surrogate pair, which no file can
-    write_atomic(out, html.encode("utf-8", errors="replace"))
-    return out
+    write_atomic(Path(out), make_page(shown).encode("utf-8", errors="replace"))
+    return Path(out)
 
 
 def make_page(comparisons: Sequence[tuple[Comparison, Source]]) -> str:

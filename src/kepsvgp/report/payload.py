@@ -13,11 +13,18 @@ import numpy as np
 from numpy import ndarray
 
 from kepsvgp.config.comparison import flatten
-from kepsvgp.data import Examples
 from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.report import curves
 from kepsvgp.report.answers import Answers
-from kepsvgp.report.examples import NOTHING, Shown, Source, choose, choose_foreign, show
+from kepsvgp.report.examples import (
+    NOTHING,
+    Shown,
+    Source,
+    Viewed,
+    choose,
+    choose_foreign,
+    show,
+)
 from kepsvgp.report.models import Comparison, Member, Model
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.inspection import Inspection
@@ -66,22 +73,22 @@ def finite(value: Any) -> Any:
 
 def comparison_payload(comparison: Comparison, source: Source) -> dict[str, Any]:
     """Everything the page's program needs for one benchmark."""
-    test, benchmark = comparison.test, source.benchmark
+    test = comparison.test
     leaders = [model.members[0] for model in comparison.models]
     shown = None
     foreign = dict.fromkeys(comparison.splits("ood/"), NOTHING)
-    if benchmark is not None and test is not None:
+    if source.test is not None and test is not None:
         rows = choose([member.test for member in leaders if member.test is not None])
-        shown = show(benchmark.test, [int(test.index[row]) for row in rows])
+        shown = show(source.test, [int(test.index[row]) for row in rows])
         foreign |= {
-            split: _show_foreign(benchmark.ood[name], split, leaders)
+            split: _show_foreign(source.foreign[name], split, leaders)
             for split in foreign
-            if (name := split.removeprefix("ood/")) in benchmark.ood
+            if (name := split.removeprefix("ood/")) in source.foreign
         }
     return finite(
         {
             "title": comparison.title,
-            "classes": comparison.runs[0].classes(),
+            "classes": comparison.classes,
             "positions": None if test is None else pack(test.index, "u4"),
             "labels": None if test is None else pack_labels(test.labels),
             "entropyScale": math.log(max(comparison.num_classes, 2)),
@@ -97,7 +104,7 @@ def comparison_payload(comparison: Comparison, source: Source) -> dict[str, Any]
     )
 
 
-def _show_foreign(examples: Examples, split: str, leaders: Sequence[Member]) -> Shown:
+def _show_foreign(examples: Viewed, split: str, leaders: Sequence[Member]) -> Shown:
     """The examples that the models are surest about, of those they were all asked about."""
     found = [answers for member in leaders if (answers := member.answers(split)) is not None]
     found = [answers for answers in found if np.array_equal(answers.index, found[0].index)]
@@ -151,7 +158,7 @@ def _training(run: RunFolder, comparison: Comparison) -> dict[str, Any]:
     place, model = next(
         (place, model)
         for place, model in enumerate(comparison.models)
-        if any(member.run == run for member in model.members)
+        if any(member.run == run for member in model.trained)
     )
     inspection = run.inspection()
     return {

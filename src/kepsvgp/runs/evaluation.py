@@ -1,7 +1,7 @@
 """A trained run, measured: predictions and metrics for its splits, written into its folder."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ from rich.console import Console
 from torch import nn
 
 from kepsvgp.config.sections import RunConfig
-from kepsvgp.data import Batches, Benchmark, Examples, batches
+from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
 from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
-from kepsvgp.runs.device import find_device
+from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
 
@@ -178,16 +178,10 @@ def _predict(
     start = time.perf_counter()
     prediction = predict_batches(
         predictor,
-        _shown(loader, name, console),
+        track(loader, name, console),
         num_samples=config.prediction.num_samples,
         average=config.prediction.average,
         seed=config.seed,
         device=device,
     )
     return _Timed(prediction, time.perf_counter() - start - loader.waited)
-
-
-def _shown(loader: Batches, name: str, console: Console | None) -> Iterator:
-    if console is None:
-        return iter(loader)
-    return track(loader, name, total=len(loader), console=console)

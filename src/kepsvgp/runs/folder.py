@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -43,6 +42,7 @@ from kepsvgp.files import (
 )
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.models import Classifier
+from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.runs.inspection import Inspection
 from kepsvgp.runs.record import library_versions, outside_files, shape_from_record
 from kepsvgp.runs.weights import Checkpoint, write_weights
@@ -186,7 +186,7 @@ class RunFolder:
     def model(self, checkpoint: Checkpoint | None = None) -> Classifier:
         """The trained model in evaluation mode, from the folder alone."""
         config, record = self.config(), self.record()
-        with torch.random.fork_rng(devices=[]):
+        with kept_random_state():
             model: Classifier = find_method(config.method).network(
                 config.model, shape_from_record(record["input"]), len(record["classes"])
             )

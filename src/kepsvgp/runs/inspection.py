@@ -4,6 +4,8 @@ from itertools import accumulate
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kepsvgp.inference.activity import Activity
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,12 +34,14 @@ class Posterior(_Part):
         signal: Root mean square of the means of v; 0 for the prior.
         noise: Standard deviation of the GPs at the tokens as a share of their size, both as root
             mean squares over examples, tokens and values: 0 for no noise, 1 for nothing else.
+        scores: Root mean square of the scores E and R over examples, tokens and pairs.
     """
 
     kl: list[float]
     scale: list[float]
     signal: list[float]
     noise: list[float]
+    scores: list[float] = []
 
 
 class LayerReport(_Part):
@@ -56,6 +60,7 @@ class LayerReport(_Part):
             span.
         chance: The same for scores along random directions of the layer's own features.
         posterior: What became of q(v).
+        activity: How much its draws say, by examples of the validation set.
         findings: What looks wrong, in words; none for a healthy layer.
     """
 
@@ -70,6 +75,7 @@ class LayerReport(_Part):
     overlap: Shares | None = None
     chance: Shares | None = None
     posterior: Posterior | None = None
+    activity: Activity | None = None
     findings: list[str] = []
 
     @property

@@ -73,12 +73,18 @@ def _csv(path: Path, column: str) -> Iterator[Row]:
 
 
 def _jsonl(path: Path, column: str) -> Iterator[Row]:
+    for number, line, position in json_lines(path):
+        yield Row(str(number), *_field(line, column), position)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Number, content and end of each line that is not empty."""
     position = 0
     with path.open("rb") as stream:
         for number, line in enumerate(_lines(stream), start=1):
             position += len(line)
             if line.strip():
-                yield Row(str(number), *_field(line, column), position)
+                yield number, line, position
 
 
 def _field(line: bytes, column: str) -> tuple[Any, str | None]:

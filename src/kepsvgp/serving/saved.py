@@ -6,7 +6,9 @@ processor that was saved beside a converted model.
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import nn
 
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import PredictionConfig
+from kepsvgp.conversion.build import from_folder
 from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
 from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
@@ -27,8 +30,9 @@ from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
-from kepsvgp.runs.device import find_device
+from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.weights import weights_about
 
 Task = Literal["text", "image"]
 
@@ -41,6 +45,8 @@ class SavedModel:
         path: The folder it came from.
         task: What it takes: texts, or paths of image files.
         classes: Names of its classes.
+        model: The model itself, in evaluation mode.
+        prepare: What it takes as inputs, from some that `load` gave.
         load: Reads one input, and refuses one that cannot be read.
         predict: The prediction for some inputs that `load` gave.
         calibrate: The prediction for labelled examples that the model was not trained on, where
@@ -50,9 +56,20 @@ class SavedModel:
     path: Path
     task: Task
     classes: tuple[str, ...]
+    model: nn.Module
+    prepare: Callable[[Sequence[Any]], Any]
     load: Callable[[Any], Any]
     predict: Callable[[Sequence[Any]], Prediction]
     calibrate: Callable[[], Prediction] | None = None
+
+    def predict_all(self, items: Sequence[Any], *, batch_size: int = 256) -> Prediction:
+        """The prediction for inputs as they come, some of them at a time."""
+        parts = []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(items), batch_size):
+                loaded = list(pool.map(self.load, items[start : start + batch_size]))
+                parts.append(self.predict(loaded))
+        return Prediction.concatenate(parts)
 
     def abstainer(self, max_risk: float, confidence: float) -> Abstainer:
         """The rule for a promise: the saved one, or one fitted to a run's validation data."""
@@ -88,7 +105,10 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> SavedModel:
         return _predict_examples(model, examples(items), settings, seed)
 
     def calibrate() -> Prediction:
-        known = config.train.select, find_method(config.method).name, "val"
+        # what `kepsvgp refit` wrote says whose it is
+        about = weights_about(run.weights_file())
+        method: str = about.get("method") or find_method(config.method).name
+        known = config.train.select, method, "val"
         # a threshold is one for so many samples, drawn like this
         if (
             settings == config.prediction
@@ -98,7 +118,12 @@ def _from_run(run: RunFolder, num_samples: int, seed: int) -> SavedModel:
             return run.prediction(*known)
         return _predict_examples(model, run.benchmark().val, settings, seed)
 
-    return SavedModel(run.path, record["task"], run.classes(), load, answer, calibrate)
+    def prepare(items: Sequence[Any]) -> Any:
+        return examples(items).inputs(torch.arange(len(items)))
+
+    return SavedModel(
+        run.path, record["task"], run.classes(), model, prepare, load, answer, calibrate
+    )
 
 
 def _run_inputs(
@@ -152,12 +177,12 @@ def _from_pretrained(path: Path, num_samples: int, seed: int) -> SavedModel:
     model.to(device)
 
     def answer(items: Sequence[Any]) -> Prediction:
-        generator = torch.Generator(device).manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         inputs = to_device(collate(items), device)
         answered = predict(model, inputs, num_samples=num_samples, generator=generator)
         return replace(answered, seed=seed)
 
-    return SavedModel(path, task, class_names(path, model), load, answer)
+    return SavedModel(path, task, class_names(path, model), model, collate, load, answer)
 
 
 def _hugging_face_inputs(
@@ -166,7 +191,7 @@ def _hugging_face_inputs(
     import transformers
 
     if (path / "tokenizer_config.json").is_file():
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = from_folder(transformers.AutoTokenizer, path)
         longest = min(tokenizer.model_max_length, features.num_positions(model))
 
         def tokens(texts: Sequence[str]) -> Any:
@@ -175,7 +200,7 @@ def _hugging_face_inputs(
 
         return "text", partial(shortened, max_length=longest), tokens
     if (path / "preprocessor_config.json").is_file():
-        processor = transformers.AutoImageProcessor.from_pretrained(path, trust_remote_code=False)
+        processor = from_folder(transformers.AutoImageProcessor, path)
         grayscale = getattr(model.config, "num_channels", 3) == 1
 
         def pixels(file: Path) -> Any:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -133,20 +132,7 @@ def _rule(
         rule = Abstainer.load(saved.path)
     else:
         rule = saved.abstainer(max_risk, confidence)
-    promise = (
-        f"at most {rule.max_risk:.1%} of the answers wrong, with {rule.confidence:.1%} certainty"
-    )
-    if math.isinf(rule.threshold):
-        outcome = (
-            f"no threshold keeps this on {rule.size} calibration examples; every answer is "
-            "withheld. Allow a larger --max-risk, or calibrate on more examples."
-        )
-    else:
-        outcome = (
-            f"answers from a probability of {rule.threshold:.4g} on, which were "
-            f"{rule.coverage:.1%} of {rule.size} calibration examples ({rule.risk:.1%} wrong)"
-        )
-    console.print(f"{promise}: {outcome}", highlight=False, soft_wrap=True)
+    console.print(rule.words, highlight=False, soft_wrap=True)
     return rule
 
 

@@ -22,6 +22,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import gather_object, send_to_device
+from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor, nn
 from torch.optim import Adam
@@ -29,13 +30,14 @@ from torch.optim import Adam
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
-from kepsvgp.data.progress import TrainingDisplay
+from kepsvgp.data.progress import Display, clock, named
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import call, predict_batches
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops.denormals import flushed_denormals
-from kepsvgp.runs.device import find_device
+from kepsvgp.ops.device import find_device
+from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import input_shape, make_record
 from kepsvgp.runs.weights import Checkpoint
@@ -43,6 +45,9 @@ from kepsvgp.training.objective import LossTerms, loss
 from kepsvgp.training.state import STATE, Position, load_position, load_tensors, save_state
 from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
 from kepsvgp.training.tensorboard import Board, check_board, open_board
+
+# steps between two looks at the loss, each of which an accelerator has to be waited for
+TERM_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class _Session:
     steps_per_epoch: int
     kl_weight: float
     board: Board
-    display: TrainingDisplay
+    display: Display
 
     @property
     def is_main(self) -> bool:
@@ -111,7 +116,7 @@ def train(
     method = find_method(config.method)
     whole, second = config, second or SecondStep(config.train)
     config = config.model_copy(update={"train": second.schedule})
-    with torch.random.fork_rng(devices=[]), flushed_denormals(), ExitStack() as stack:
+    with kept_random_state(), flushed_denormals(), ExitStack() as stack:
         check_board(enabled=config.train.tensorboard)
         accelerator = make_accelerator(config.train)
         batch_size = global_batch_size(
@@ -150,10 +155,11 @@ def train(
 
         steps_per_epoch = len(benchmark.train) // batch_size
         is_main = accelerator.is_main_process
-        display = TrainingDisplay(
+        display = Display(
             console if is_main else None,
-            total_steps=config.train.epochs * steps_per_epoch,
-            done_steps=position.epoch * steps_per_epoch + position.batch,
+            "training",
+            total=config.train.epochs * steps_per_epoch,
+            done=position.epoch * steps_per_epoch + position.batch,
         )
         board = open_board(
             run.path / "tensorboard",
@@ -162,8 +168,8 @@ def train(
         )
         session = _Session(
             config, benchmark, run, accelerator, model, plain, optimizer, batch_size,
-            steps_per_epoch, method.kl_weight(config), stack.enter_context(board),
-            stack.enter_context(display),
+            steps_per_epoch, method.kl_weight(config, len(benchmark.train)),
+            stack.enter_context(board), stack.enter_context(display),
         )  # fmt: skip
         while not position.done:
             _train_epoch(session, position)
@@ -211,9 +217,11 @@ def _train_epoch(session: _Session, position: Position) -> None:
         drop_last=True,
         part=(rank, world),
         start=position.batch,
+        pin=accelerator.device.type == "cuda",
     )
     start, seconds, waited = time.perf_counter(), position.seconds, position.waited
     session.model.train()
+    pending: list[Tensor] = []
     for batch in loader:
         step = position.epoch * session.steps_per_epoch + position.batch
         rate = learning_rate(step, session.steps_per_epoch, config.train)
@@ -222,29 +230,46 @@ def _train_epoch(session: _Session, position: Position) -> None:
 
         # all the noise of this step follows from here
         torch.manual_seed(derive_seed(config.seed, "noise", step, rank))
-        terms = _backward(session, Batch(*send_to_device(tuple(batch), accelerator.device)))
-        if not math.isfinite(terms["total"]):
-            raise _diverged(terms, position, config.train)
+        pending.append(_backward(session, _sent(batch, accelerator.device)))
         if config.train.clip_norm is not None:
             accelerator.clip_grad_norm_(session.model.parameters(), config.train.clip_norm)
         session.optimizer.step()
         session.optimizer.zero_grad()
 
         position.batch += 1
+        every = config.train.save_steps
+        is_saved = every and (step + 1) % every == 0 and position.batch < session.steps_per_epoch
+        is_last = position.batch == session.steps_per_epoch
+        if is_saved or is_last or len(pending) == TERM_STEPS:
+            _count(session, position, pending)
+            pending.clear()
         position.seconds = seconds + time.perf_counter() - start
         position.waited = waited + loader.waited
-        for name, value in terms.items():
-            position.sums[name] = position.sums.get(name, 0.0) + value
-        session.display.step(terms)
-        every = config.train.save_steps
-        if every and (step + 1) % every == 0 and position.batch < session.steps_per_epoch:
+        if is_saved:
             _save(session, position)
 
 
-def _backward(session: _Session, batch: Batch) -> dict[str, float]:
-    """Gradients of the objective for one batch, and its terms."""
+def _sent(batch: Batch, device: torch.device) -> Batch:
+    # from pinned memory, while the device is still at work on the last one
+    return Batch(*send_to_device(tuple(batch), device, non_blocking=device.type == "cuda"))
+
+
+def _count(session: _Session, position: Position, pending: list[Tensor]) -> None:
+    """Fetches the terms of the last steps, adds them up and shows them."""
+    first = position.batch - len(pending)
+    for number, values in enumerate(torch.stack(pending).tolist(), start=first):
+        terms = dict(zip(LossTerms._fields, values, strict=True))
+        if not math.isfinite(terms["total"]):
+            raise _diverged(terms, position.epoch, number, session.config.train)
+        for name, value in terms.items():
+            position.sums[name] = position.sums.get(name, 0.0) + value
+        session.display.step(terms)
+
+
+def _backward(session: _Session, batch: Batch) -> Float[Tensor, " term"]:
+    """Gradients of the objective for one batch, and its terms, which stay on the device."""
     config, parts = session.config, session.config.train.accumulate
-    terms = dict.fromkeys(LossTerms._fields, 0.0)
+    terms = []
     for number, micro in enumerate(micro_batches(batch, parts)):
         is_last = number == parts - 1
         # processes exchange gradients once a step
@@ -258,9 +283,8 @@ def _backward(session: _Session, batch: Batch) -> dict[str, float]:
                 kl_weight=session.kl_weight,
             )
             session.accelerator.backward(losses.total / parts)
-        for name, value in losses._asdict().items():
-            terms[name] += value.item() / parts
-    return terms
+        terms.append(torch.stack(losses).detach())
+    return torch.stack(terms).mean(dim=0)
 
 
 def _finish_epoch(session: _Session, position: Position) -> None:
@@ -301,7 +325,10 @@ def _finish_epoch(session: _Session, position: Position) -> None:
     if session.is_main:
         run.write_history(position.history)
     session.board.write(entry)
-    session.display.epoch(entry, config.train.epochs)
+    session.display.say(
+        f"epoch {position.epoch}/{config.train.epochs}  {named(entry['train'])}  "
+        f"val {named(values)}  {clock(entry['seconds'])}"
+    )
 
 
 def validate(
@@ -368,10 +395,10 @@ def _mean_over_processes(sums: dict[str, float], accelerator: Accelerator) -> di
     return {name: sum(part[name] for part in parts) / len(parts) for name in sums}
 
 
-def _diverged(terms: dict[str, float], position: Position, config: TrainConfig) -> UserError:
+def _diverged(terms: dict[str, float], epoch: int, batch: int, config: TrainConfig) -> UserError:
     values = ", ".join(f"{name}={value:g}" for name, value in terms.items())
     return UserError(
-        f"the loss must be finite; in epoch {position.epoch + 1}, batch {position.batch + 1} it "
+        f"the loss must be finite; in epoch {epoch + 1}, batch {batch + 1} it "
         f"is not ({values}). Lower train.lr={config.lr:g}, raise train.warmup_epochs="
         f"{config.warmup_epochs:g}, or set train.clip_norm={config.clip_norm or 1}."
     )

@@ -60,15 +60,21 @@ def loss(
     if num_train < 1:
         raise UserError(f"num_train must be the number of training examples; got {num_train}.")
     logits = at_least_float32(logits_of(output))
+    _check_labels(labels)
     if logits.ndim not in (2, 3) or logits.shape[-2] != len(labels):
         raise UserError(
             f"logits must have shape ({len(labels)}, class) or (sample, {len(labels)}, class), "
             f"for as many labels; got {tuple(logits.shape)}."
         )
     num_samples = 1 if logits.ndim == 2 else len(logits)
-    nll = F.cross_entropy(
-        logits.flatten(0, -2), labels.repeat(num_samples), label_smoothing=label_smoothing
-    )
+    try:
+        nll = F.cross_entropy(
+            logits.flatten(0, -2), labels.repeat(num_samples), label_smoothing=label_smoothing
+        )
+    except IndexError as error:
+        raise UserError(
+            f"labels must be below {logits.shape[-1]}, the number of classes; {error}"
+        ) from None
     layers = penalised_layers(model)
     if logits.requires_grad and not all(layer.can_train for layer in layers):
         raise UserError(
@@ -82,6 +88,18 @@ def loss(
     ksvd = torch.stack([p.ksvd for p in penalties]).sum() if penalties else torch.zeros_like(nll)
     total = nll + (kl_weight / num_train) * kl + ksvd_weight * ksvd
     return LossTerms(total, nll, kl, ksvd)
+
+
+def _check_labels(labels: Any) -> None:
+    if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
+        return
+    came = type(labels).__name__
+    if isinstance(labels, Tensor):
+        came = f"{labels.dtype} of shape {tuple(labels.shape)}"
+    raise UserError(
+        "labels must be a tensor of class indices, one whole number for each example; got "
+        f"{came}. Several labels for an example, or one for each token, are not served."
+    )
 
 
 def _whole_kl(penalties: Penalties, num_train: int) -> Tensor:

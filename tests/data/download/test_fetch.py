@@ -1,4 +1,6 @@
 import hashlib
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,6 @@ from kepsvgp.errors import UserError
 
 def pack(tmp_path: Path, kind: str = "gztar") -> bytes:
     """CoLA's folder as an archive."""
-    import shutil
-
     write_cola(tmp_path / "source", (40, 7, 5))
     name = shutil.make_archive(
         str(tmp_path / "packed"), kind, tmp_path / "source", base_dir="cola_public"
@@ -51,27 +51,20 @@ def test_fetch_brings_the_data_set_over_a_bad_line(tmp_path: Path, kind, suffix)
     assert not list((root / "downloads").iterdir())
 
 
-def test_archive_put_there_by_hand_is_used_and_kept(tmp_path: Path) -> None:
+def test_archive_put_there_by_hand_is_used_and_kept_if_it_is_the_right_one(tmp_path: Path) -> None:
     content = pack(tmp_path)
     wanted = data_set("http://no-such-server.invalid", content)
     path = wanted.archive_path(tmp_path / "root")
     path.parent.mkdir(parents=True)
+    path.write_bytes(b"another file")
+    with pytest.raises(UserError, match=rf"cola\.tar\.gz must have the checksum .*{wanted.md5}"):
+        fetch(wanted, tmp_path / "root")
     path.write_bytes(content)
 
     assert fetch(wanted, tmp_path / "root") is True
 
     assert not wanted.missing(tmp_path / "root")
     assert path.exists()
-
-
-def test_wrong_archive_put_there_by_hand_is_refused(tmp_path: Path) -> None:
-    wanted = data_set("http://no-such-server.invalid", b"what it should be")
-    path = wanted.archive_path(tmp_path)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"what it is")
-
-    with pytest.raises(UserError, match=rf"cola\.tar\.gz must have the checksum .*{wanted.md5}"):
-        fetch(wanted, tmp_path)
 
 
 def test_no_network_is_an_error_that_says_which_file_to_put_where(tmp_path: Path) -> None:
@@ -86,32 +79,22 @@ def test_no_network_is_an_error_that_says_which_file_to_put_where(tmp_path: Path
     assert "kepsvgp data fetch cola" in message
 
 
-def test_archive_without_its_files_is_refused(tmp_path: Path) -> None:
+def test_archive_without_its_files_and_a_local_address_are_refused(tmp_path: Path) -> None:
     content = pack(tmp_path)
     with serving(Behaviour({"/cola.tar.gz": content})) as address:
-        wanted = data_set(address, content)
-        from dataclasses import replace
-
+        wanted = replace(data_set(address, content), files={"raw/more.tsv": ""})
         with pytest.raises(UserError, match=r"must contain cola_public/raw/more\.tsv"):
-            fetch(replace(wanted, files={"raw/more.tsv": ""}), tmp_path / "root")
-
-
-def test_address_of_a_local_file_is_refused(tmp_path: Path) -> None:
-    wanted = data_set("file:///etc", b"")
-
+            fetch(wanted, tmp_path / "root")
     with pytest.raises(UserError, match="must begin with http"):
-        fetch(wanted, tmp_path)
+        fetch(data_set("file:///etc", b""), tmp_path)
 
 
 def test_single_file_is_fetched_into_its_folder(tmp_path: Path) -> None:
     content = b"a MATLAB file"
     with serving(Behaviour({"/housenumbers/test_32x32.mat": content})) as address:
-        wanted = DataSet(
-            name="svhn",
-            title="SVHN",
+        wanted = replace(
+            data_set(address, content),
             url=f"{address}/housenumbers/test_32x32.mat",
-            md5=hashlib.md5(content).hexdigest(),
-            size=len(content),
             folder="svhn",
             files={"test_32x32.mat": ""},
         )

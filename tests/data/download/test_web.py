@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from webserver import Behaviour, serving
 
-from kepsvgp.data.download.web import Unreachable, download, md5_of
+from kepsvgp.data.download.web import Unreachable, download
 from kepsvgp.errors import UserError
 
 CONTENT = random.Random(0).randbytes(1_000_003)
@@ -31,69 +31,40 @@ def test_download_is_the_file_and_tells_its_progress(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["file"]
 
 
-def test_cut_connections_are_continued_where_they_ended(tmp_path: Path) -> None:
-    behaviour = Behaviour({"/file": CONTENT}, cut_after=300_000)
-    with serving(behaviour) as address:
+CUT = {"cut_after": 300_000}
+EXPECTED = [None, "bytes=300000-", "bytes=600000-", "bytes=900000-"]
+
+
+@pytest.mark.parametrize(
+    ("there", "behaviour", "requests"),
+    [
+        pytest.param(None, CUT, EXPECTED, id="continued where each connection was cut"),
+        pytest.param(CONTENT[:700_000], {}, ["bytes=700000-"], id="continued by the next run"),
+        pytest.param(CONTENT, {}, [f"bytes={len(CONTENT)}-"], id="whole already"),
+        pytest.param(CONTENT + b"more", {}, None, id="longer than the file"),
+        pytest.param(b"something old", {"ranges": False}, None, id="server cannot continue"),
+        pytest.param(None, {"announce": False}, [None], id="length not announced"),
+        pytest.param(None, {"failures": 2}, [None] * 3, id="server fails for a while"),
+    ],
+)
+def test_download_is_whole_in_the_end(tmp_path: Path, there, behaviour, requests) -> None:
+    if there is not None:
+        (tmp_path / "file.part").write_bytes(there)
+    server = Behaviour({"/file": CONTENT}, **behaviour)
+    with serving(server) as address:
         get(address, tmp_path / "file")
 
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert behaviour.requests == [None, "bytes=300000-", "bytes=600000-", "bytes=900000-"]
+    assert requests is None or server.requests == requests
 
 
-def test_interrupted_run_is_continued_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(CONTENT[:700_000])
-    behaviour = Behaviour({"/file": CONTENT})
-    with serving(behaviour) as address:
-        get(address, tmp_path / "file")
-
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert behaviour.requests == ["bytes=700000-"]
-
-
-def test_part_that_is_whole_already_is_only_checked(tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(CONTENT)
-    with serving(Behaviour({"/file": CONTENT})) as address:
-        get(address, tmp_path / "file")
-
-    assert (tmp_path / "file").read_bytes() == CONTENT
-
-
-def test_part_longer_than_the_file_is_started_again(tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(CONTENT + b"more")
-    with serving(Behaviour({"/file": CONTENT})) as address:
-        get(address, tmp_path / "file")
-
-    assert (tmp_path / "file").read_bytes() == CONTENT
-
-
-def test_server_that_cannot_continue_sends_all_again(tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(b"something old")
-    behaviour = Behaviour({"/file": CONTENT}, ranges=False)
-    with serving(behaviour) as address:
-        get(address, tmp_path / "file")
-
-    assert (tmp_path / "file").read_bytes() == CONTENT
-
-
-def test_server_that_does_not_announce_a_length_is_believed_by_checksum(tmp_path: Path) -> None:
-    with serving(Behaviour({"/file": CONTENT}, announce=False)) as address:
-        get(address, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == CONTENT
-
+def test_cut_connection_without_an_announced_length_is_told_by_its_checksum(tmp_path) -> None:
     with (
         serving(Behaviour({"/file": CONTENT}, announce=False, cut_after=1000)) as address,
         pytest.raises(UserError, match="checksum"),
     ):
         get(address, tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_server_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
-    behaviour = Behaviour({"/file": CONTENT}, failures=2)
-    with serving(behaviour) as address:
-        get(address, tmp_path / "file")
-
-    assert len(behaviour.requests) == 3
 
 
 def test_server_that_never_sends_a_byte_is_given_up(tmp_path: Path) -> None:
@@ -129,8 +100,3 @@ def test_download_without_room_is_refused(tmp_path: Path, monkeypatch) -> None:
         pytest.raises(UserError, match="must have room for 1 MB"),
     ):
         get(address, tmp_path / "file")
-
-
-def test_md5_is_that_of_hashlib(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(CONTENT)
-    assert md5_of(tmp_path / "file") == MD5

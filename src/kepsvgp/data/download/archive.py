@@ -1,21 +1,18 @@
-"""Unpacks archives of strangers: plain files, below one folder, and nothing else.
+"""Unpacks archives whose checksum is the publisher's: plain files, below one folder.
 
-A member that would leave its folder, a link, a device, more members or more bytes than expected
-are refused, and then nothing of the archive reaches the folder of data sets.
+The standard library keeps members within the folder that they are unpacked to. Links and devices
+of a tar, and more bytes, members or headers than expected, are refused besides; then nothing
+reaches the data sets.
 """
 
 import errno
 import lzma
-import stat
 import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from pathlib import Path
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import A_DAY, remove_leftovers
@@ -26,19 +23,8 @@ _DAMAGE = (
 )
 # of the system's errors those that an archive can cause: places and names that no file has
 _CAUSED = (None, errno.EINVAL, errno.ENAMETOOLONG)
-# bytes of what stands before a member; the longest path of a system has 4,096
-_LONGEST_HEADER = 1 << 13
-_IS_HEADER = (
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-)
-
-
-class _Member(NamedTuple):
-    name: str
-    size: int
-    is_plain: bool
-    extract: Callable[[Path], object]
+# what the smallest file takes on a disk, and more than a header of the longest path does
+_BLOCK, _LONGEST_HEADER = 1 << 12, 1 << 13
 
 
 class _Header(tarfile.TarInfo):
@@ -47,13 +33,14 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
-        if header.type in _IS_HEADER and header.size > _LONGEST_HEADER:
+        # other types are of files and folders, or checked as members
+        if header.type in b"xgXLK" and header.size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {header.size} bytes")
         return header
 
 
-def extract(archive: Path, root: Path, folder: str, *, most_bytes: int, most_members: int) -> None:
-    """Puts the content of a tar or zip, which must lie below `folder`, into `root / folder`.
+def extract(archive: Path, root: Path, folder: str, *, most_bytes: int) -> None:
+    """Puts the `folder` of a tar or zip into `root`, and nothing else of it.
 
     It is unpacked beside its place first. If the folder is not there yet, it appears as a whole;
     otherwise its files are replaced one by one, and others in it are left alone.
@@ -63,76 +50,43 @@ def extract(archive: Path, root: Path, folder: str, *, most_bytes: int, most_mem
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as name:
         staging = Path(name)
         try:
-            _unpack(archive, staging, folder, most_bytes, most_members)
-        except UserError:
-            raise
+            _unpack(archive, staging, most_bytes)
         except _DAMAGE as error:
             if isinstance(error, OSError) and error.errno not in _CAUSED:
                 raise
             raise UserError(
-                f"{archive} must be a whole tar or zip archive; unpacking it failed ({error}). "
-                "Delete it and fetch it again."
+                f"{archive} must be a whole tar or zip archive of plain files; unpacking it failed "
+                f"({error}), and nothing of it was kept. Delete it and fetch it again."
             ) from None
         if not (staging / folder).is_dir():
             raise UserError(f"{archive} must contain the folder {folder}; it does not.")
         _put_in_place(staging / folder, root / folder)
 
 
-def _unpack(archive: Path, staging: Path, folder: str, most_bytes: int, most_members: int) -> None:
+def _unpack(archive: Path, staging: Path, most_bytes: int) -> None:
     size = 0
-    with _members(archive) as members:
-        for number, member in enumerate(members, start=1):
-            # the libraries write no more than what a member says
-            size += member.size
-            if size > most_bytes or number > most_members:
-                raise UserError(
-                    f"{archive} must unpack to at most {most_bytes} bytes in {most_members} "
-                    "files and folders; it has more. It is not the publisher's "
-                    "file: delete it."
-                )
-            fault = _fault(member, folder)
-            if fault is not None:
-                raise UserError(
-                    f"{archive} must hold plain files only; its member {member.name!r} {fault}. "
-                    "It may be malicious: nothing of it was kept. Delete it."
-                )
-            # other systems leave files of their own beside each
-            path = PurePosixPath(member.name)
-            if not path.name.startswith("._") and "__MACOSX" not in path.parts:
-                member.extract(staging)
 
+    def count(num_bytes: int) -> None:
+        nonlocal size
+        size += max(num_bytes, _BLOCK)
+        if size > most_bytes:
+            raise ValueError(f"it has more than {most_bytes} bytes")
 
-@contextmanager
-def _members(archive: Path) -> Iterator[Iterator[_Member]]:
+    def check(member: tarfile.TarInfo, to: str) -> tarfile.TarInfo:
+        count(member.size)
+        if not (member.isreg() or member.isdir()):
+            raise ValueError(f"{member.name!r} is a link or a device")
+        return tarfile.data_filter(member, to)
+
+    # neither library writes more than what a member says
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
-            yield (_zip_member(zipped, info) for info in zipped.infolist())
+            for member in zipped.infolist():
+                count(member.file_size)
+            zipped.extractall(staging)
     else:
         with tarfile.open(archive, tarinfo=_Header) as tarred:
-            yield (_tar_member(tarred, info) for info in tarred)
-
-
-def _tar_member(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
-    def extract(folder: Path) -> None:
-        tarred.extract(info, folder, filter="data")
-
-    return _Member(info.name, info.size, info.isreg() or info.isdir(), extract)
-
-
-def _zip_member(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    is_plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-    return _Member(info.filename, info.file_size, is_plain, lambda to: zipped.extract(info, to))
-
-
-def _fault(member: _Member, folder: str) -> str | None:
-    path = PurePosixPath(member.name)
-    if not member.is_plain:
-        return "is a link or a device"
-    if path.is_absolute() or ".." in path.parts or set(member.name) & set("\\:\0"):
-        return "would be written outside of its folder"
-    if path.parts and path.parts[0] not in (folder, "__MACOSX"):
-        return f"is not below {folder}"
-    return None
+            tarred.extractall(str(staging), filter=check)
 
 
 def _put_in_place(source: Path, target: Path) -> None:

@@ -24,7 +24,6 @@ class DataSet:
         size: Its number of bytes; 0 where the publisher does not say.
         files: Checksums of what must be in the folder; empty where only the content is checked.
         unpacked_bytes: More than this do not come from the publisher.
-        members: Nor more files and folders than this.
     """
 
     name: str
@@ -35,7 +34,6 @@ class DataSet:
     size: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
     unpacked_bytes: int = 1_000_000_000
-    members: int = 100
 
     @property
     def archive(self) -> str:

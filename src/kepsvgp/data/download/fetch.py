@@ -23,15 +23,7 @@ def fetch(
     """Downloads and unpacks a data set; False if it was there already.
 
     An archive that someone has put to its place is used instead of a download, if its checksum
-    is right.
-
-    Args:
-        data_set: What to get.
-        root: The folder of data sets.
-        url: Another address of the same file.
-        keep: Keep the archive when it is unpacked.
-        on_progress: Told how far the download is.
-        pause_seconds: Between two attempts to download.
+    is right. `url` is another address of the same file; `keep` keeps it when it is unpacked.
     """
     if not data_set.missing(root):
         return False
@@ -40,13 +32,15 @@ def fetch(
     if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
         raise UserError(f"an address must begin with http:// or https://; got {address}.")
     given = path.exists()
-    if given:
-        _check(path, data_set)
-    else:
+    if not given:
         _download(data_set, address, path, on_progress, pause_seconds)
+    elif (actual := md5_of(path)) != data_set.md5:
+        raise UserError(
+            f"{path} must have the checksum (md5) {data_set.md5} of the publisher's file; it has "
+            f"{actual}. Delete it and try again."
+        )
     if path.suffix in (".gz", ".tar", ".tgz", ".zip"):
-        most = {"most_bytes": data_set.unpacked_bytes, "most_members": data_set.members}
-        archive.extract(path, root, data_set.folder, **most)
+        archive.extract(path, root, data_set.folder, most_bytes=data_set.unpacked_bytes)
     else:
         with replacing(root / data_set.folder / path.name) as temporary:
             shutil.copyfile(path, temporary)
@@ -57,15 +51,6 @@ def fetch(
     if not keep and not given:
         path.unlink()
     return True
-
-
-def _check(path: Path, data_set: DataSet) -> None:
-    actual = md5_of(path)
-    if actual != data_set.md5:
-        raise UserError(
-            f"{path} must have the checksum (md5) {data_set.md5} of the publisher's file; it has "
-            f"{actual}. Delete it and try again."
-        )
 
 
 def _download(

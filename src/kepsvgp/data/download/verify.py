@@ -56,7 +56,7 @@ def _inspect(data_set: DataSet, name: str, path: Path) -> str:
             if name == layout.meta_file:
                 cifar.read_classes(root, layout)
             else:
-                cifar.check_file(root, layout, name)
+                cifar.read_file(root, layout, name)
         case "cifar10-c" | "cifar100-c":
             _check_array(path)
         case "svhn":

@@ -40,12 +40,7 @@ def download(
 ) -> None:
     """Puts the file at `url` to `path`, or raises and leaves what it has for the next time.
 
-    Args:
-        url: An address of the web.
-        path: Where it goes, as a whole.
-        md5: The checksum it must have.
-        on_progress: Told now and then how far it is.
-        pause_seconds: Between two attempts, and longer after each that brought nothing.
+    The pause between two attempts is longer after each that brought nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -101,7 +96,8 @@ def _continue(url: str, part: Path, on_progress: OnProgress) -> bool:
             return False
         raise
     with response:
-        resumed = response.status == 206 and _starts_at(response, have)
+        span = response.headers.get("Content-Range", "")
+        resumed = response.status == 206 and span.startswith(f"bytes {have}-")
         if not resumed:
             have = 0
         length = response.headers.get("Content-Length")
@@ -113,11 +109,6 @@ def _continue(url: str, part: Path, on_progress: OnProgress) -> bool:
                 have += len(chunk)
                 on_progress(have, total)
         return not total or have >= total
-
-
-def _starts_at(response: http.client.HTTPResponse, position: int) -> bool:
-    span = response.headers.get("Content-Range", "")
-    return span.startswith(f"bytes {position}-")
 
 
 def _check_room(part: Path, needed: int) -> None:

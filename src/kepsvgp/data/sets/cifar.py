@@ -4,7 +4,7 @@ Both are split as in the paper: 45,000 to train, 5,000 to validate (a tenth of t
 training set, at random by the seed) and the official 10,000 to test.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +78,11 @@ CIFAR100 = Layout(
     binary_label_bytes=2,
     normalisation=Normalisation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )
+# as the authors' program has them: the deviations of CIFAR-10 are means over images
+PROGRAM = {
+    "cifar10": Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": Normalisation((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
 
 
 class Images(NamedTuple):
@@ -93,6 +98,8 @@ def load(config: DataConfig, layout: Layout | None = None) -> Benchmark:
     from kepsvgp.data.shifts.corrupted import corrupted_sets
 
     layout = layout or (CIFAR10 if config.name == CIFAR10.name else CIFAR100)
+    if config.normalisation == "program":
+        layout = replace(layout, normalisation=PROGRAM[layout.name])
     root = store.data_root(config.root)
     total = layout.rows_train * len(layout.train_files)
     split = random_split(total, val=total // 10, seed=config.seed).limited(config)
@@ -107,13 +114,11 @@ def load(config: DataConfig, layout: Layout | None = None) -> Benchmark:
         config, test, official=root / f"{layout.title}-C", official_size=layout.rows_test
     )
     return Benchmark(
-        name=layout.name,
-        task="image",
-        classes=read_classes(root, layout),
-        train=train,
-        val=val,
-        test=test,
-        seed=config.seed,
+        layout.name,
+        "image",
+        read_classes(root, layout),
+        *(train, val, test),
+        config.seed,
         shifts=corrupted.sets,
         ood=LazyExamples(others.makers),
         notes=(*corrupted.notes, *others.notes),
@@ -121,16 +126,10 @@ def load(config: DataConfig, layout: Layout | None = None) -> Benchmark:
     )
 
 
-def read_test(
-    root: Path, layout: Layout, normalisation: Normalisation | None = None
-) -> ImageExamples:
-    """The official test set, normalised as another data set's if that is given."""
-    images = _read(root, layout, layout.test_file, None)
-    return image_examples(
-        torch.from_numpy(images.pixels),
-        torch.from_numpy(images.labels),
-        normalisation or layout.normalisation,
-    )
+def read_test(root: Path, layout: Layout) -> ImageExamples:
+    """The official test set."""
+    pixels, labels = map(torch.from_numpy, read_file(root, layout, layout.test_file))
+    return image_examples(pixels, labels, layout.normalisation)
 
 
 def read_train(root: Path, layout: Layout, rows: np.ndarray) -> Images:
@@ -144,65 +143,60 @@ def read_train(root: Path, layout: Layout, rows: np.ndarray) -> Images:
     for number, name in enumerate(layout.train_files):
         here = np.flatnonzero(file_of_row == number)
         if len(here):
-            part = _read(root, layout, name, row_in_file[here])
-            pixels[here], labels[here] = part.pixels, part.labels
+            part = read_file(root, layout, name)
+            pixels[here], labels[here] = (array[row_in_file[here]] for array in part)
     return Images(pixels, labels)
 
 
 def read_classes(root: Path, layout: Layout) -> tuple[str, ...]:
     """Names of the classes, in the order of their labels."""
-    binary = root / layout.binary_folder / layout.binary_meta_file
-    path = root / layout.python_folder / layout.meta_file
-    if binary.exists() and not path.exists():
-        text = binary.read_bytes().decode("utf-8", errors="replace")
-        names = tuple(line for line in text.split("\n") if line)
-        path = binary
+    path = find_file(root, layout, layout.meta_file, layout.binary_meta_file)
+    if path.name == layout.binary_meta_file:
+        listed = path.read_bytes().rstrip(b"\n").split(b"\n")
     else:
-        content = load_plain(store.require(path, layout.name))
-        listed = content.get(layout.names_field)
-        names = tuple(
-            name.decode("latin1") if isinstance(name, bytes) else str(name)
-            for name in (listed if isinstance(listed, list) else ())
-        )
+        listed = load_plain(store.require(path, layout.name)).get(layout.names_field)
+    names = tuple(
+        name.decode("latin1") if isinstance(name, bytes) else str(name)
+        for name in (listed if isinstance(listed, list) else ())
+    )
     if len(names) != layout.num_classes:
         expected = f"the {layout.title} list of {layout.num_classes} classes"
         raise store.refuse(path, expected, f"it has {len(names)}")
     return names
 
 
-def check_file(root: Path, layout: Layout, name: str) -> None:
-    """Reads a file of the data set and forgets it; a damaged one is an error."""
-    _read(root, layout, name, None)
-
-
-def is_there(root: Path, layout: Layout, name: str) -> bool:
-    """Whether a file of the data set is there, in either format."""
-    binary = root / layout.binary_folder / f"{name}.bin"
-    return (root / layout.python_folder / name).exists() or binary.exists()
-
-
-def _read(root: Path, layout: Layout, name: str, rows: np.ndarray | None) -> Images:
+def find_file(root: Path, layout: Layout, name: str, binary_name: str | None = None) -> Path:
+    """A file of the data set; that of the binary version if it alone is there."""
+    binary = root / layout.binary_folder / (binary_name or f"{name}.bin")
     path = root / layout.python_folder / name
-    binary = root / layout.binary_folder / f"{name}.bin"
-    if binary.exists() and not path.exists():
-        return _read_binary(binary, layout, name, rows)
-    return _read_python(store.require(path, layout.name), layout, name, rows)
+    return binary if binary.exists() and not path.exists() else path
 
 
-def _rows_of(layout: Layout, name: str) -> int:
-    return layout.rows_test if name == layout.test_file else layout.rows_train
+def read_file(root: Path, layout: Layout, name: str) -> Images:
+    """All images of a file and their labels; a damaged or exchanged one is refused."""
+    path = store.require(find_file(root, layout, name), layout.name)
+    is_binary = path.suffix == ".bin"
+    expected = f"the file {path.name} of {layout.title}"
+    num_rows = layout.rows_test if name == layout.test_file else layout.rows_train
+    read = _read_binary if is_binary else _read_python
+    data, labels = read(path, layout, name, num_rows, expected)
+    if len(labels) != num_rows or labels.min() < 0 or labels.max() >= layout.num_classes:
+        came = f"{len(labels)} labels from {labels.min()} to {labels.max()}"
+        wanted = f"{num_rows} from 0 to {layout.num_classes - 1}"
+        raise store.refuse(path, expected, f"it has {came}, not {wanted}")
+    return Images(data.reshape(-1, 3, SIDE, SIDE), labels.astype(np.int64))
 
 
-def _read_python(path: Path, layout: Layout, name: str, rows: np.ndarray | None) -> Images:
-    expected = f"the file {name} of {layout.title} (python version)"
+def _read_python(
+    path: Path, layout: Layout, name: str, num_rows: int, expected: str
+) -> tuple[np.ndarray, np.ndarray]:
     content = load_plain(path)
     if not {"data", layout.label_field} <= content.keys():
         raise store.refuse(path, expected, f"it has no fields data and {layout.label_field}")
     data, labels = content["data"], content[layout.label_field]
-    shape = (_rows_of(layout, name), PIXELS)
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != shape:
-        came = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else "no array"
-        raise store.refuse(path, expected, f"its data must be uint8 {shape} and is {came}")
+    if not isinstance(data, np.ndarray) or data.shape != (num_rows, PIXELS):
+        came = str(data.shape) if isinstance(data, np.ndarray) else "no array"
+        raise store.refuse(path, expected, f"its data must be {(num_rows, PIXELS)} and is {came}")
     if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
         raise store.refuse(path, expected, "its labels are not a list of numbers")
     kind = content.get("batch_label", b"")
@@ -213,32 +207,16 @@ def _read_python(path: Path, layout: Layout, name: str, rows: np.ndarray | None)
     wanted_number = f"batch {number} of" if number.isdigit() else ""
     if kind and (not kind.startswith(wanted) or wanted_number not in kind):
         raise store.refuse(path, expected, f"it says that it is '{kind}'")
-    return _checked(path, expected, layout, data, np.array(labels, np.int64), rows)
+    return data, np.array(labels)
 
 
-def _read_binary(path: Path, layout: Layout, name: str, rows: np.ndarray | None) -> Images:
-    expected = f"the file {name}.bin of {layout.title} (binary version)"
-    width = layout.binary_label_bytes + PIXELS
-    wanted = _rows_of(layout, name) * width
-    if path.stat().st_size != wanted:
-        raise store.refuse(path, expected, f"{wanted} bytes, not {path.stat().st_size}")
-    table = np.memmap(path, np.uint8, mode="r").reshape(-1, width)
-    labels = table[:, layout.binary_label_bytes - 1].astype(np.int64)
-    return _checked(path, expected, layout, table[:, layout.binary_label_bytes :], labels, rows)
-
-
-def _checked(
-    path: Path,
-    expected: str,
-    layout: Layout,
-    data: np.ndarray,
-    labels: np.ndarray,
-    rows: np.ndarray | None,
-) -> Images:
-    if len(labels) != len(data) or labels.min() < 0 or labels.max() >= layout.num_classes:
-        came = f"{len(labels)} labels from {labels.min()} to {labels.max()}"
-        wanted = f"{len(data)} from 0 to {layout.num_classes - 1}"
-        raise store.refuse(path, expected, f"it has {came}, not {wanted}")
-    if rows is not None:
-        data, labels = data[rows], labels[rows]
-    return Images(np.array(data).reshape(-1, 3, SIDE, SIDE), labels)
+def _read_binary(
+    path: Path, layout: Layout, name: str, num_rows: int, expected: str
+) -> tuple[np.ndarray, np.ndarray]:
+    num_labels = layout.binary_label_bytes
+    width = num_labels + PIXELS
+    if path.stat().st_size != num_rows * width:
+        came = f"{num_rows * width} bytes, not {path.stat().st_size}"
+        raise store.refuse(path, expected, came)
+    table = np.fromfile(path, np.uint8).reshape(-1, width)
+    return table[:, num_labels:], table[:, num_labels - 1]

@@ -35,13 +35,11 @@ def load(config: DataConfig) -> Benchmark:
     test = everything.subset(split.test)
     corrupted = corrupted_sets(config, test, cache=False)
     return Benchmark(
-        name="digits",
-        task="image",
-        classes=tuple("0123456789"),
-        train=everything.subset(split.train),
-        val=everything.subset(split.val),
-        test=test,
-        seed=config.seed,
+        "digits",
+        "image",
+        tuple("0123456789"),
+        *(everything.subset(split.train), everything.subset(split.val), test),
+        config.seed,
         shifts=corrupted.sets,
         notes=corrupted.notes,
         ood=LazyExamples({"photographs": photograph_patches}),

@@ -23,10 +23,8 @@ def load(config: DataConfig) -> Benchmark:
     if not root.is_dir():
         raise UserError(f"data.path must be a folder of images; {root} is not a folder.")
     found = own.divide(find_parts(root), config, source=root)
-    split = found.split.limited(config)
-    wanted = split.rows
-    # only the images that are used are opened, and only the first time
-    paths = [found.items[row] for row in wanted.tolist()]
+    paths, labels, split = found.items, found.labels, found.split
+    # they are opened only the first time
     listing = [(str(path), *_stamp(path)) for path in paths]
     made, name = store.generated(store.data_root(config.root)), store.key(listing)
     digests = store.cached(made / f"digests-{name}.npy", lambda: pictures.digests(paths))
@@ -37,19 +35,16 @@ def load(config: DataConfig) -> Benchmark:
         lambda: pictures.read_all(paths, config.image_size, grayscale=config.grayscale),
     )
     pixels = torch.from_numpy(array)
-    labels = torch.tensor(found.labels)[wanted]
     normalisation = Normalisation.of(pixels[: len(split.train)])
-    everything = image_examples(pixels, labels, normalisation, rows=wanted)
+    everything = image_examples(pixels, labels, normalisation, rows=split.rows)
     train, val, test = split.parts(everything)
     corrupted = corrupted_sets(config, test)
     return Benchmark(
-        name=config.name,
-        task="image",
-        classes=found.classes,
-        train=train,
-        val=val,
-        test=test,
-        seed=config.seed,
+        config.name,
+        "image",
+        found.classes,
+        *(train, val, test),
+        config.seed,
         shifts=corrupted.sets,
         notes=(*corrupted.notes, *own.repeated(files, split, "images")),
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
@@ -62,14 +57,14 @@ def find_parts(root: Path) -> dict[str, list[tuple[object, str]]]:
     folders = {child.name for child in _subfolders(root)}
     if {"train", "test"} <= folders:
         names = [name for name in ("train", "val", "test") if name in folders]
-        return {name: _images_by_class(root / name) for name in names}
+        return {name: images_by_class(root / name) for name in names}
     if "train" in folders and folders <= _PARTS:
         raise UserError(
             f"{root} must have a folder test beside its folder train, or one folder per class; it "
             f"has only {', '.join(sorted(folders))}. Add test, or set data.path to "
             f"{root / 'train'} to have the images in it divided."
         )
-    return {"all": _images_by_class(root)}
+    return {"all": images_by_class(root)}
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -84,7 +79,10 @@ def _subfolders(folder: Path) -> list[Path]:
     )
 
 
-def _images_by_class(folder: Path) -> list[tuple[object, str]]:
+def images_by_class(folder: Path) -> list[tuple[object, str]]:
+    """Image files and the names of their folders, of which each is a class."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} must be a folder with one subfolder per class; it is none.")
     classes = _subfolders(folder)
     if not classes:
         raise UserError(f"{folder} must have one subfolder per class; it has no subfolders.")

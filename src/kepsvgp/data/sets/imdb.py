@@ -27,8 +27,9 @@ _NAME = re.compile(r"(\d+)_(\d+)\.txt")
 
 
 class Review(NamedTuple):
-    """A review's file, its size and time of change, and its class."""
+    """A review by its number, its file, the file's size and time of change, and its class."""
 
+    number: int
     path: Path
     size: int
     changed: int
@@ -36,12 +37,7 @@ class Review(NamedTuple):
 
 
 def load(config: DataConfig, *, reviews: int = REVIEWS) -> Benchmark:
-    """The reviews, split as the configuration says.
-
-    Args:
-        config: Split, seed, limits and how texts become tokens.
-        reviews: How many reviews each of the four folders must have.
-    """
+    """The reviews, of which each of the four folders must have so many."""
     root = store.data_root(config.root)
     listed = list_reviews(root, reviews)
     split = _split(config, reviews).limited(config)
@@ -55,16 +51,14 @@ def load(config: DataConfig, *, reviews: int = REVIEWS) -> Benchmark:
         wanted,
         fingerprint=[(str(review.path), review.size, review.changed) for review in used],
     )
-    train, val, test = split.parts(made.examples)
+    pooled = Note("all 50,000 reviews were pooled and split again, as in the paper")
     return Benchmark(
-        name="imdb",
-        task="text",
-        classes=CLASSES,
-        train=train,
-        val=val,
-        test=test,
-        seed=config.seed,
-        notes=_notes(config),
+        "imdb",
+        "text",
+        CLASSES,
+        *split.parts(made.examples),
+        config.seed,
+        notes=(pooled,) if config.split == "paper" else (),
         vocabulary_size=made.vocabulary_size,
     )
 
@@ -86,13 +80,13 @@ def list_reviews(root: Path, reviews: int = REVIEWS) -> list[Review]:
 
 def list_folder(folder: Path, label: int, reviews: int = REVIEWS) -> list[Review]:
     """The reviews of one folder, by number; fewer or more than there should be are refused."""
-    numbered = []
+    found = []
     with os.scandir(folder) as entries:
         for entry in entries:
             match = _NAME.fullmatch(entry.name)
             if match is None:
                 continue
-            number, rating = int(match[1]), int(match[2])
+            rating = int(match[2])
             # good reviews have 7 to 10 stars, bad ones 1 to 4
             if (rating >= 7) != bool(label) or rating in (5, 6):
                 raise UserError(
@@ -100,14 +94,15 @@ def list_folder(folder: Path, label: int, reviews: int = REVIEWS) -> list[Review
                     f"{rating} stars. Delete {FOLDER} and fetch it again."
                 )
             status = entry.stat()
-            review = Review(Path(entry.path), status.st_size, status.st_mtime_ns, label)
-            numbered.append((number, review))
-    if len(numbered) != reviews:
+            found.append(
+                Review(int(match[1]), Path(entry.path), status.st_size, status.st_mtime_ns, label)
+            )
+    if len(found) != reviews:
         raise UserError(
-            f"{folder} must hold {reviews} reviews; it has {len(numbered)}. It is incomplete or "
+            f"{folder} must hold {reviews} reviews; it has {len(found)}. It is incomplete or "
             f"something else: delete {FOLDER} and fetch it again (`kepsvgp data fetch imdb`)."
         )
-    return [review for _, review in sorted(numbered)]
+    return sorted(found)
 
 
 def _split(config: DataConfig, reviews: int) -> Split:
@@ -118,9 +113,3 @@ def _split(config: DataConfig, reviews: int) -> Split:
     # in a random order, so that a limited test set has both classes
     order = torch.randperm(half, generator=torch.Generator().manual_seed(config.seed))
     return Split(official.train, official.val, half + order)
-
-
-def _notes(config: DataConfig) -> tuple[Note, ...]:
-    if config.split == "paper":
-        return (Note("all 50,000 reviews were pooled and split again, as in the paper"),)
-    return ()

@@ -32,16 +32,19 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
     makers: dict[str, Callable[[], Examples]] = {}
     notes = []
     if (root / svhn.FILE).exists():
-        makers["svhn"] = lambda: from_svhn(root, normalisation)
+        makers["svhn"] = lambda: _classless(svhn.read(root / svhn.FILE)[0], normalisation)
         if (root / svhn.FILE).stat().st_size != svhn.OFFICIAL_BYTES:
             notes.append("out-of-distribution set svhn is not the official file")
     else:
         notes.append(f"out-of-distribution set svhn is missing ({svhn.FILE})")
-    if cifar.is_there(root, other, other.test_file):
-        makers[other.name] = lambda: _without_labels(cifar.read_test(root, other, normalisation))
+    path = cifar.find_file(root, other, other.test_file)
+    if path.exists():
+        makers[other.name] = lambda: _classless(
+            cifar.read_file(root, other, other.test_file).pixels, normalisation
+        )
     else:
-        path = f"{other.python_folder}/{other.test_file}"
-        notes.append(f"out-of-distribution set {other.name} is missing ({path})")
+        where = path.relative_to(root)
+        notes.append(f"out-of-distribution set {other.name} is missing ({where})")
     if (root / LSUN_FOLDER).is_dir():
         makers["lsun"] = lambda: from_lsun(root, normalisation)
     else:
@@ -55,12 +58,6 @@ def names_now(config: DataConfig) -> list[str]:
     if config.name not in layouts:
         return []
     return list(for_cifar(store.data_root(config.root), layouts[config.name]).makers)
-
-
-def from_svhn(root: Path, normalisation: Normalisation) -> ImageExamples:
-    """The digits of SVHN's test set, as images without a class."""
-    pixels, _ = svhn.read(root / svhn.FILE)
-    return _classless(pixels, normalisation)
 
 
 def from_lsun(root: Path, normalisation: Normalisation) -> ImageExamples:
@@ -77,7 +74,3 @@ def from_lsun(root: Path, normalisation: Normalisation) -> ImageExamples:
 
 def _classless(pixels: np.ndarray, normalisation: Normalisation) -> ImageExamples:
     return image_examples(torch.from_numpy(pixels), torch.full((len(pixels),), -1), normalisation)
-
-
-def _without_labels(examples: ImageExamples) -> ImageExamples:
-    return image_examples(examples.pixels, torch.full((len(examples),), -1), examples.normalisation)

@@ -35,10 +35,10 @@ def place(config: DataConfig, kind: str) -> Path:
 
 
 class Labelled(NamedTuple):
-    """Items of any kind (paths, texts), the class of each, and where each part has its own."""
+    """Items of any kind (paths, texts), part after part, the class of each, and their rows."""
 
     items: list
-    labels: list[int]
+    labels: Int[Tensor, " item"]
     classes: tuple[str, ...]
     split: Split
 
@@ -46,12 +46,9 @@ class Labelled(NamedTuple):
 def divide(
     parts: Mapping[str, Sequence[tuple[object, str]]], config: DataConfig, *, source: object
 ) -> Labelled:
-    """Items with names of classes, by part, as one list and the rows of each part.
+    """The items that are used, of those with class names under `all`, or `train`, `test` and `val`.
 
-    Args:
-        parts: Items and class names under `train` and `test` (and `val`), or under `all`.
-        config: Seed and shares of what has to be split.
-        source: What to name in an error.
+    An error names the `source`.
     """
     train_part = parts["all"] if "all" in parts else parts["train"]
     classes = tuple(sorted({name for _, name in train_part}, key=_natural))
@@ -70,7 +67,10 @@ def divide(
         rows[part] = torch.arange(len(items), len(items) + len(pairs))
         items += [item for item, _ in pairs]
         labels += [number[name] for _, name in pairs]
-    return Labelled(items, labels, classes, _split(rows, labels, config, source))
+    everything = torch.tensor(labels)
+    split = _split(rows, everything, config, source).limited(config)
+    used = [items[row] for row in split.rows.tolist()]
+    return Labelled(used, everything[split.rows], classes, split)
 
 
 def contents(items: Sequence[object], labels: Int[Tensor, " item"]) -> str:
@@ -88,13 +88,10 @@ def repeated(items: Sequence[object], split: Split, what: str) -> tuple[Note, ..
     return (Note(note),) if shared else ()
 
 
-def _split(
-    rows: Mapping[str, torch.Tensor], labels: list[int], config: DataConfig, source: object
-) -> Split:
-    everything = torch.tensor(labels)
+def _split(rows: Mapping[str, Tensor], labels: Tensor, config: DataConfig, source: object) -> Split:
     val, test, seed = config.val_fraction, config.test_fraction, config.seed
     if "all" in rows:
-        return stratified_split(everything, val=val, test=test, seed=seed, source=source)
+        return stratified_split(labels, val=val, test=test, seed=seed, source=source)
     generator = torch.Generator().manual_seed(seed)
     test_rows = rows["test"][torch.randperm(len(rows["test"]), generator=generator)]
     if "val" in rows:
@@ -104,8 +101,7 @@ def _split(
         if config.val_limit is not None and config.val_limit < len(val_rows):
             val_rows = val_rows[torch.randperm(len(val_rows), generator=generator)]
         return Split(train_rows, val_rows, test_rows)
-    labels_here = everything[rows["train"]]
-    inner = stratified_split(labels_here, val=val, test=0.0, seed=seed, source=source)
+    inner = stratified_split(labels[rows["train"]], val=val, test=0.0, seed=seed, source=source)
     return Split(rows["train"][inner.train], rows["train"][inner.val], test_rows)
 
 

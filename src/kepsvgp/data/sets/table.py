@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.data.sets import own
@@ -16,30 +14,23 @@ def load(config: DataConfig) -> Benchmark:
     """Texts of one file, or of a folder with `train.csv`, `test.csv` and perhaps `val.csv`."""
     source = own.place(config, "a CSV file, or a folder with train.csv and test.csv")
     found = own.divide(find_parts(source, config), config, source=source)
-    split = found.split.limited(config)
-    wanted = split.rows
-    texts = [found.items[row] for row in wanted.tolist()]
-    labels = torch.tensor(found.labels)[wanted]
-    made = prepare(config, texts, labels, wanted, fingerprint=texts)
-    train, val, test = split.parts(made.examples)
+    made = prepare(config, found.items, found.labels, found.split.rows, fingerprint=found.items)
     return Benchmark(
-        name=config.name,
-        task="text",
-        classes=found.classes,
-        train=train,
-        val=val,
-        test=test,
-        seed=config.seed,
+        config.name,
+        "text",
+        found.classes,
+        *found.split.parts(made.examples),
+        config.seed,
         vocabulary_size=made.vocabulary_size,
-        notes=own.repeated(texts, split, "texts"),
-        contents=own.contents(texts, labels),
+        notes=own.repeated(found.items, found.split, "texts"),
+        contents=own.contents(found.items, found.labels),
     )
 
 
 def find_parts(source: Path, config: DataConfig) -> dict[str, list[tuple[object, str]]]:
     """Texts and their classes, by part."""
     if source.is_file():
-        return {"all": read(source, config)}
+        return {"all": read(source, config.text_column, config.label_column)}
     parts: dict[str, Path] = {}
     for name in ("train", "val", "test"):
         files = [path for kind in ("csv", "tsv") if (path := source / f"{name}.{kind}").is_file()]
@@ -55,12 +46,13 @@ def find_parts(source: Path, config: DataConfig) -> dict[str, list[tuple[object,
             f"data.path must be a CSV file, or a folder with train.csv and test.csv; {source} "
             "is neither."
         )
-    return {name: read(path, config) for name, path in parts.items()}
+    columns = config.text_column, config.label_column
+    return {name: read(path, *columns) for name, path in parts.items()}
 
 
-def read(path: Path, config: DataConfig) -> list[tuple[object, str]]:
+def read(path: Path, text_column: str, label_column: str) -> list[tuple[object, str]]:
     """Texts and names of classes; other columns are left alone."""
-    columns = {"--text-column": config.text_column, "--label-column": config.label_column}
+    columns = {"--text-column": text_column, "--label-column": label_column}
     pairs = []
     for row in read_table(path, columns):
         if row.problem is not None:

@@ -9,7 +9,7 @@ import pickletools
 import struct
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -26,51 +26,37 @@ class _Forbidden(Exception):
     """The pickle asks for something that CIFAR does not need."""
 
 
-class _Type:
-    """Stands for numpy.dtype: there are bytes, and no others."""
+class _Numpy:
+    """Stands for an array, or for its type, and keeps what the file says of it."""
 
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        if code not in ("u1", b"u1"):
-            raise _Forbidden(f"an array of type {code!r}")
+    state: tuple[Any, ...] = ()
 
-    def __setstate__(self, state: object) -> None: ...
-
-
-class _Array:
-    """Stands for numpy.ndarray: as large as the bytes that the file has for it."""
-
-    array: np.ndarray | None = None
-
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran, data = state
-        if not (isinstance(kind, _Type) and isinstance(data, bytes)):
-            raise _Forbidden("an array of objects")
+        self.state = state
+
+    def array(self) -> np.ndarray:
+        _, shape, kind, fortran, data = self.state
+        name = kind.arguments[0]
+        if name not in ("u1", b"u1"):
+            raise _Forbidden(f"an array of type {name!r}")
         # numpy checks that the bytes fill the shape; the copy does not hold on to the file's
-        flat = np.frombuffer(data, np.uint8)
-        self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    # how Python 3 writes bytes in the old protocols
-    if encoding != "latin1":
-        raise _Forbidden(f"the codec {encoding!r}")
-    return text.encode("latin1")
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
+        # a new function each time: a pickle may set attributes of what it is given
         match module_name, global_name:
-            case "numpy", "dtype":
-                return _Type
-            case "numpy", "ndarray":
-                return _Array
-            # a new function each time: a pickle may set attributes of what it is given
+            case "numpy", "dtype" | "ndarray":
+                return lambda *arguments: _Numpy(*arguments)
             case "numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct":
-                return lambda *_: _Array()
+                return lambda *arguments: _Numpy(*arguments)
+            # how Python 3 writes bytes in the old protocols
             case "_codecs", "encode":
-                return lambda *arguments: _encode(*arguments)
+                return lambda text, _: text.encode("latin1")
         raise _Forbidden(f"{module_name}.{global_name}")
 
 
@@ -80,10 +66,19 @@ def load_plain(path: Path) -> dict[str, Any]:
         with path.open("rb") as stream, warnings.catch_warnings():
             # pickletools undoes escapes in names, and Python deprecates some that damage makes
             warnings.simplefilter("ignore", DeprecationWarning)
-            _check_memo(stream)
+            for count, (opcode, argument, _) in enumerate(pickletools.genops(stream), start=1):
+                # a few bytes can ask for a table of a billion entries
+                if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:
+                    raise pickle.UnpicklingError(f"memo entry {argument} after {count} operations")
             stream.seek(0)
             content = _Unpickler(stream, encoding="bytes").load()
-        return {_text(name): _plain(value) for name, value in content.items()}
+        return {
+            # Python 2 wrote bytes
+            name.decode("latin1") if isinstance(name, bytes) else str(name): (
+                value.array() if isinstance(value, _Numpy) else value
+            )
+            for name, value in content.items()
+        }
     except _Forbidden as error:
         raise UserError(
             f"{path} must hold nothing but arrays, strings, lists and dictionaries; it asks for "
@@ -94,19 +89,3 @@ def load_plain(path: Path) -> dict[str, Any]:
             f"{path} must be a whole pickle file; reading it failed ({error}). It is truncated "
             "or another file under this name: delete it and fetch it again."
         ) from None
-
-
-def _check_memo(stream: BinaryIO) -> None:
-    """Refuses a pickle that asks for a table of a billion entries: a few bytes can."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream), start=1):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:
-            raise pickle.UnpicklingError(f"memo entry {argument} after {count} operations")
-
-
-def _text(name: object) -> str:
-    # Python 2 wrote bytes
-    return name.decode("latin1") if isinstance(name, bytes) else str(name)
-
-
-def _plain(value: Any) -> Any:
-    return value.array if isinstance(value, _Array) else value

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,7 +126,7 @@ def _official(
             raise store.refuse(labels_path, "the labels of these arrays", came)
         # a view: the rows are read when a batch wants them
         pixels = torch.from_numpy(images).movedim(-1, 1)
-        return ImageExamples(clean.labels, clean.rows, pixels, rows, clean.normalisation)
+        return replace(clean, pixels=pixels, places=rows)
 
     return make
 

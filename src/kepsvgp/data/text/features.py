@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
+from rich.console import Console
 from torch import Tensor, nn
 
 from kepsvgp.config.comparison import MINILM
@@ -28,6 +29,8 @@ from kepsvgp.data.progress import track
 from kepsvgp.data.text import tokens
 from kepsvgp.errors import UserError
 from kepsvgp.files import expanded
+from kepsvgp.inference.prediction import to_device
+from kepsvgp.ops.device import find_device
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -89,7 +92,7 @@ def _identity(folder: Path, weights: list[Path]) -> str:
 
 
 def load_model(encoder: Encoder) -> "PreTrainedModel":
-    """The encoder itself, frozen."""
+    """The encoder itself, frozen, on an accelerator where there is one."""
     try:
         from transformers import AutoModel
         from transformers.utils import logging
@@ -108,7 +111,7 @@ def load_model(encoder: Encoder) -> "PreTrainedModel":
     finally:
         if bars:
             logging.enable_progress_bar()
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False).to(find_device())  # pyright: ignore
 
 
 def _missing_library() -> UserError:
@@ -194,14 +197,15 @@ def _encode(
         )
     plan = _batches(sequences)
     pad = tokens.padding_id(encoder.tokenizer)
-    for index in track(plan, "encoding text", total=len(plan)):
+    for index in track(plan, "encoding text", Console(stderr=True)):
         positions, mask = sequences.positions(index)
         ids = sequences.flat[positions].long().masked_fill_(~mask, pad)
         with torch.inference_mode():
-            output = model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True)
-            layers = torch.stack(output.hidden_states, dim=2)[mask]
+            seen = {"input_ids": ids, "attention_mask": mask.long()}
+            output = model(**to_device(seen, model.device), output_hidden_states=True)
+            layers = torch.stack(output.hidden_states, dim=2)[mask.to(model.device)]
         # beyond the range of half precision lies infinity
-        yield positions[mask], layers.clamp(-65504, 65504).to(torch.float16)
+        yield positions[mask], layers.clamp(-65504, 65504).to("cpu", torch.float16)
 
 
 def _batches(sequences: Ragged) -> list[Tensor]:

@@ -61,7 +61,7 @@ def prepare(
         features = contextual_features(encoder, ragged, path)
     pad = tokens.padding_id(tokenizer)
     places = torch.arange(len(labels))
-    examples = TextExamples(labels, rows, ragged, texts, places, features, pad)
+    examples = TextExamples(labels, rows, places, ragged, texts, features, pad)
     return Texts(examples, tokenizer.get_vocab_size())
 
 
@@ -79,7 +79,7 @@ def reader(config: DataConfig) -> Callable[[Sequence[str]], TextExamples]:
         ragged = tokens.tokenize(tokenizer, texts, config.max_length)
         features = None if compute is None else compute(ragged)
         places, labels = torch.arange(len(texts)), torch.full((len(texts),), -1)
-        return TextExamples(labels, places, ragged, texts, places, features, pad)
+        return TextExamples(labels, places, places, ragged, texts, features, pad)
 
     return read
 

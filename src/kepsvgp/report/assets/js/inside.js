@@ -20,7 +20,8 @@ function kernelSection(mount, view) {
     const told = present.filter((run) => run.spectra.layers[index].rank).map((run) => {
       const layer = run.spectra.layers[index];
       const share = layer.explained ?? layer.cumulative[Math.min(layer.rank, layer.cumulative.length) - 1];
-      return `${shorten(run.label, 40)}: the first ${layer.rank} explain ${percent(share)}`;
+      const word = layer.activity ? `, ${layer.activity.word}` : "";
+      return `${shorten(run.label, 40)}${word}: the first ${layer.rank} explain ${percent(share)}`;
     });
     node.append(
       el("figcaption", { text: `${name}, ${count(present[0].spectra.examples)} examples. ${told.length ? `${told.join("; ")}.` : ""}` }),

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from kepsvgp.errors import UserError
-from kepsvgp.runs.device import find_device
+from kepsvgp.ops.device import find_device
 
 
 @pytest.fixture

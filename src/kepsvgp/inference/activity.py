@@ -1,0 +1,125 @@
+"""Do the KEP layers of a model do anything? How much their draws say, against what they could.
+
+All is told by the model linearised in v (`kepsvgp.inference.linear`), layer by layer, on examples
+that it was not trained on; they stand for as many as were.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from kepsvgp.attention.kep import KEPAttention
+from kepsvgp.inference.linear import Linearised, gaussian_logits, kep_layers, labelled, linearise
+from kepsvgp.inference.mode import frozen
+from kepsvgp.inference.prediction import Prediction
+from kepsvgp.maths import gauss_newton, svgp
+
+Word = Literal["active", "silent", "collapsed", "prior noise"]
+
+# what a training set does not determine one value of hardly reaches the answer;
+LEAST_DIMENSION = 1.0
+# an honest posterior disagrees by about d_eff / 2N: one far below has lost its spread;
+LEAST_SHARE = 0.5
+# and one whose KL is this small, in nats for each value, has learnt nothing
+AT_PRIOR = 0.01
+
+ADVICE: dict[Word, str] = {
+    "active": "",
+    "silent": "what it draws hardly reaches the answer: another model.kep.projection or "
+    "ksvd_loss, a smaller objective.ksvd_weight, or longer training may help",
+    "collapsed": "its draws agree more than the data warrant: `kepsvgp refit` gives it a posterior "
+    "that is as wide as they do",
+    "prior noise": "its posterior is the prior, it has learnt nothing: a smaller "
+    "objective.kl_weight may help",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a layer's draws do to the answers, in nats a mean over examples.
+
+    Attributes:
+        word: `silent`, where the training set does not determine a single value of the layer;
+            `prior noise`, where q(v) is the prior; `collapsed`, where draws from q(v) disagree by
+            less than half of what d_eff / 2N allows; else `active`.
+        effective_dimension: d_eff, how many values the training set determines.
+        allowed: d_eff / 2N, about the epistemic part of an honest posterior.
+        epistemic: That of q(v).
+        prior: That of a spread as wide as the prior's.
+    """
+
+    word: Word
+    effective_dimension: float
+    allowed: float
+    epistemic: float
+    prior: float
+
+
+def activity(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    num_train: int,
+    device: torch.device | None = None,
+) -> dict[str, Activity]:
+    """How active every KEP layer is, by its name in the model.
+
+    Args:
+        model: A trained classifier with KEP layers.
+        batches: Labelled examples that it was not trained on; some hundred suffice.
+        num_train: How many examples it was trained on.
+        device: Where the batches go.
+    """
+    copy, layers = frozen(model), kep_layers(model)
+    sums: list[_Sums] = [_Sums() for _ in layers]
+    for inputs, _ in labelled(batches, device):
+        found = linearise(copy, inputs)
+        for layer, key, total in zip(layers, found.jacobians, sums, strict=True):
+            total.add(layer, Linearised(found.logits, {key: found.jacobians[key]}))
+    names = {module: name for name, module in model.named_modules()}
+    return {
+        names[layer]: _judged(layer, total, num_train)
+        for layer, total in zip(layers, sums, strict=True)
+    }
+
+
+class _Sums:
+    """Sums over examples."""
+
+    def __init__(self) -> None:
+        self.count, self.posterior, self.prior = 0, 0.0, 0.0
+        self.matrix: Tensor | float = 0.0
+
+    def add(self, layer: KEPAttention, found: Linearised) -> None:
+        (jacobian,) = found.jacobians.values()
+        factor = svgp.lower_cholesky(layer.v_tril_raw.detach())
+        eye = torch.eye(jacobian.shape[-1]).expand(*jacobian.shape[2:4], -1, -1)
+        self.posterior += _epistemic(found, factor)
+        self.prior += _epistemic(found, eye.to(jacobian))
+        blocks = jacobian.double().flatten(2, 3)
+        self.matrix = self.matrix + gauss_newton.matrix(blocks, found.logits.double())
+        self.count += len(found.logits)
+
+
+def _epistemic(found: Linearised, factor: Tensor) -> float:
+    return Prediction.from_logits(gaussian_logits(found, [factor])).epistemic.sum().item()
+
+
+def _judged(layer: KEPAttention, total: _Sums, num_train: int) -> Activity:
+    assert isinstance(total.matrix, Tensor)
+    # the examples stand for the training set
+    spectrum = torch.linalg.eigvalsh(total.matrix * (num_train / total.count))
+    size = gauss_newton.effective_dimension(spectrum, 1.0).item()
+    allowed, epistemic = size / (2 * num_train), total.posterior / total.count
+    kl = svgp.inducing_kl(layer.v_mean, svgp.lower_cholesky(layer.v_tril_raw)).item()
+    word: Word = "active"
+    if size < LEAST_DIMENSION:
+        word = "silent"
+    elif kl < AT_PRIOR * layer.v_mean.numel():
+        word = "prior noise"
+    elif epistemic < LEAST_SHARE * allowed:
+        word = "collapsed"
+    return Activity(word, size, allowed, epistemic, total.prior / total.count)

@@ -1,0 +1,128 @@
+"""Shows a trained model what is familiar, so that it can tell what is not.
+
+One pass over unlabelled training inputs gives the moments of what enters the last attention
+layer; see `kepsvgp.maths.novelty` for the formulas and docs/method.md for the score.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
+from kepsvgp.errors import UserError
+from kepsvgp.inference.mode import evaluating
+from kepsvgp.inference.observed import uncompiled
+from kepsvgp.inference.prediction import answer, call, to_device
+
+# fewer say nothing about the tail
+FEWEST = 20
+# of training batches that are kept for the scale of the parts, where nothing else is given
+KEPT = 16
+
+
+def fit_novelty(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    calibration: Iterable[Any] | None = None,
+    num_samples: int = 10,
+    seed: int = 0,
+    device: torch.device | None = None,
+) -> None:
+    """Fits what `Prediction.novelty` is measured against; it is kept with the model's weights.
+
+    One pass over the inputs that the model was trained on, without labels and without gradients.
+    Fit again after further training.
+
+    Args:
+        model: A classifier with attention of ours, such as a converted one; changed in place.
+        batches: Inputs, `(inputs, labels, …)`, or mappings, of which `labels` are left out.
+        calibration: Batches of familiar inputs that were not trained on, for the p-values of
+            `Prediction.novelty_p`. A quarter of them give the scale of the score's parts.
+        num_samples: How the calibration inputs are predicted: p-values are exact for as many
+            samples,
+        seed: drawn with this seed; other draws move them a little.
+        device: Where the batches go.
+    """
+    layer = last_attention(model)
+    if layer is None:
+        raise UserError("model must have attention of ours; got none. Call convert first.")
+    before = layer.novelty
+    kept: list[Any] = []
+    stride = 1
+    try:
+        moments = None
+        for number, inputs in enumerate(_inputs(batches, device)):
+            new = _moments(model, inputs)
+            moments = new if moments is None else tuple(map(add, moments, new))
+            if number % stride == 0:
+                kept.append(inputs)
+            if len(kept) > KEPT:
+                kept, stride = kept[::2], 2 * stride
+        if moments is None:
+            raise UserError("batches must hold at least one example; got none.")
+        layer.novelty = Novelty.from_moments(*moments)
+        held_out = kept if calibration is None else _inputs(calibration, device)
+        parts = torch.cat([_parts(model, inputs, num_samples, seed) for inputs in held_out])
+        layer.novelty = _standardised(layer.novelty, parts, calibrate=calibration is not None)
+    except BaseException:
+        layer.novelty = before
+        raise
+
+
+def _inputs(batches: Iterable[Any], device: torch.device | None) -> Iterator[Any]:
+    for batch in batches:
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        if isinstance(inputs, Mapping):
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        yield to_device(inputs, device)
+
+
+@torch.no_grad()
+def _moments(model: nn.Module, inputs: Any) -> Any:
+    seen: list[Tokens] = []
+    with (
+        evaluating(model) as evaluated,
+        observing(last_attention(evaluated), seen.append),
+        uncompiled(evaluated),
+    ):
+        call(evaluated, inputs)
+    found = [tokens.moments() for tokens in seen]
+    return tuple(reduce(add, each) for each in zip(*found, strict=True))
+
+
+def _parts(
+    model: nn.Module, inputs: Any, num_samples: int, seed: int
+) -> Float[Tensor, "example part"]:
+    generator = torch.Generator().manual_seed(seed)
+    parts = answer(model, inputs, num_samples, generator).parts
+    assert parts is not None
+    return parts
+
+
+def _standardised(
+    novelty: Novelty, parts: Float[Tensor, "example part"], *, calibrate: bool
+) -> Novelty:
+    """With scales and, from other examples than those, the scores that p-values are taken from."""
+    if calibrate and len(parts) < FEWEST:
+        raise UserError(
+            f"calibration must hold at least {FEWEST} examples; got {len(parts)}. Give more, or "
+            "leave it out and do without p-values."
+        )
+    chosen = torch.arange(len(parts), device=parts.device) % 4 == 0
+    reference = parts[chosen] if calibrate else parts
+    # a part that never varies tells nothing
+    scale = reference.std(dim=0, correction=0)
+    buffers = dict(novelty.named_buffers()) | {
+        "center": reference.mean(dim=0),
+        "scale": torch.where(scale > 0, scale, torch.inf),
+    }
+    made = Novelty(**buffers)
+    if calibrate:
+        made.calibration = made.score(parts[~chosen]).sort().values
+    return made

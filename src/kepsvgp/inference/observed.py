@@ -1,0 +1,90 @@
+"""Logits of a batch and, seen on the way to them, how foreign its examples are."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kepsvgp.attention.base import PenalisedLayer
+from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
+from kepsvgp.inference.mode import is_bound
+from kepsvgp.metrics.ood import energy_score
+
+
+class Observed(NamedTuple):
+    """What a model says to a batch."""
+
+    logits: Float[Tensor, "sample example class"]
+    parts: Float[Tensor, "example part"] | None = None
+    """Leverage, distance of the input, and energy, where `fit_novelty` was called."""
+    novelty: Novelty | None = None
+
+    def scores(self) -> dict[str, Tensor]:
+        """The fields of a `Prediction` that say how foreign the examples are."""
+        if self.parts is None or self.novelty is None:
+            return {}
+        score = self.novelty.score(self.parts)
+        p_value = self.novelty.p_value(score)
+        return {"novelty": score} | ({} if p_value is None else {"novelty_p": p_value})
+
+
+def observed(
+    model: nn.Module, sample: Callable[[], Tensor], mean: Callable[[], Any] | None = None
+) -> Observed:
+    """The logits that `sample` gives, with the parts of the model's novelty if it has one.
+
+    The layer is looked at once for all samples. Where draws come before it its input is random,
+    and compiled code shows nothing: there it is looked at while `mean` runs, one more pass in
+    which every draw is at its mean.
+    """
+    layer = last_attention(model)
+    if layer is None or layer.novelty is None:
+        return Observed(sample())
+    novelty, seen = layer.novelty, []
+
+    def see(tokens: Tokens) -> None:
+        seen.append(novelty.parts(tokens))
+
+    with observing(None if _draws_before(model, layer) else layer, see):
+        logits = sample()
+    if not seen and mean is not None:
+        with observing(layer, see), uncompiled(model):
+            mean()
+    if not seen:
+        return Observed(logits)
+    parts = _of_examples(seen, logits.shape[1])
+    energy = energy_score(logits.float()).unsqueeze(-1)
+    return Observed(logits, torch.cat([parts, energy], dim=-1), novelty)
+
+
+def _of_examples(
+    seen: list[Float[Tensor, "sequence part"]], count: int
+) -> Float[Tensor, "{count} part"]:
+    """One row for each example, the mean of all that was seen of it."""
+    # a batch may come in pieces; otherwise the layer is used more than once
+    calls = [torch.cat(seen)] if any(len(each) % count for each in seen) else seen
+    # an example may be several sequences, such as windows
+    means = [each.reshape(count, -1, each.shape[-1]).mean(dim=1) for each in calls]
+    return torch.stack(means).mean(dim=0)
+
+
+def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Runs what is compiled as it was written, which a graph that is being traced is anyway.
+
+    That is said to all threads at once, so only where a compiled model has them wait.
+    """
+    if torch.compiler.is_compiling() or not is_bound(model):
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def _draws_before(model: nn.Module, layer: nn.Module) -> bool:
+    for module in model.modules():
+        if module is layer:
+            return False
+        if isinstance(module, PenalisedLayer) and module.is_stochastic:
+            return True
+    return False

@@ -1,0 +1,70 @@
+"""The paper's experimental appendix against the configurations, setting by setting."""
+
+from typing import Any
+
+import pytest
+
+from kepsvgp.config.file import load_config
+from kepsvgp.config.sections import ObjectiveConfig
+from kepsvgp.errors import UserError
+from tools.tables import APPENDIX, PROGRAM
+
+DATASETS = ("cifar10", "cifar100", "imdb", "cola")
+
+
+def differing(config: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name, value in wanted.items() if config[name] != value}
+
+
+@pytest.mark.parametrize("variant", ["text", "program", "ours"])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_number_of_the_appendix_is_that_of_the_variants(dataset: str, variant: str) -> None:
+    config = load_config(dataset, variant=variant).identity()
+
+    assert differing(config, APPENDIX[dataset]) == {}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_program_has_the_settings_of_the_authors_scripts(dataset: str) -> None:
+    config = load_config(dataset, variant="program").identity()
+
+    assert differing(config, PROGRAM["all"] | PROGRAM[dataset]) == {}
+
+
+def test_both_cifars_share_their_settings() -> None:
+    # the page has one column for them
+    for variant in ("text", "program", "ours"):
+        ten, hundred = (load_config(d, variant=variant).identity() for d in DATASETS[:2])
+        assert [name for name in ten if ten[name] != hundred[name]] == ["data.name"]
+
+
+def test_variants_leave_the_budget_of_a_profile_alone() -> None:
+    budget = ("data.train_limit", "data.val_limit", "train.epochs", "train.lr", "model.dim")
+    for name in ("digits-small", "cifar10-small", "imdb-small", "cola-small"):
+        ours = load_config(name).identity()
+        for variant in ("text", "program"):
+            theirs = load_config(name, variant=variant).identity()
+            assert differing(theirs, {key: ours[key] for key in budget}) == {}
+
+
+def test_what_is_asked_for_wins_over_the_variant() -> None:
+    asked = ["model.kep.noise=joint", "method=msp"]
+
+    config = load_config("cola", asked, variant="program")
+
+    assert config.model.model_dump()["kep"]["noise"] == "joint"
+    # the authors decay softmax models less
+    assert config.train.weight_decay == 1e-5
+    assert load_config("cola", variant="program").train.weight_decay == 5e-5
+
+
+def test_whole_kl_is_a_rule_and_no_number() -> None:
+    objective = ObjectiveConfig(kl_weight="whole")
+
+    assert [objective.kl_weight_for(size) for size in (7, 7_696)] == [7, 7_696]
+    assert ObjectiveConfig(kl_weight=3).kl_weight_for(7_696) == 3
+
+
+def test_unknown_variant_is_refused() -> None:
+    with pytest.raises(UserError, match=r"text, program, ours; got 'programme'.*mean program"):
+        load_config("digits", variant="programme")

@@ -1,0 +1,250 @@
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import families
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from kepsvgp import Prediction, convert, fit_novelty, load_pretrained, predict, save_pretrained
+from kepsvgp.attention.novelty import ObservedAttention, last_attention
+from kepsvgp.config.sections import ModelConfig
+from kepsvgp.errors import UserError
+from kepsvgp.inference.prediction import predict_batches
+from kepsvgp.methods.kep import KepConfig
+from kepsvgp.models import TextShape, build_model
+
+SMALL = ModelConfig(
+    depth=3, dim=12, num_heads=2, mlp_dim=13, embedding_dim=12,
+    kep=KepConfig(rank=3, posterior_scale=1.0),
+)  # fmt: skip
+MODELS = ["kep", "primal", "msp", "all", "bert", "bert all"]
+CLOSE = {"rtol": 2e-3, "atol": 2e-3}
+
+
+def texts(seed: int, size: int = 13, length: int = 7) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.arange(length) < torch.randint(1, length + 1, (size, 1), generator=generator)
+    return {"tokens": torch.randint(17, (size, length), generator=generator), "mask": mask}
+
+
+def make(name: str) -> tuple[nn.Module, Any]:
+    """A model, and what makes batches for it by a seed."""
+    torch.manual_seed(0)
+    if name.startswith("bert"):
+        model, _ = families.make("bert")
+        convert(model, "all" if "all" in name else 1, rank=3, posterior_scale=1.0)
+
+        def batch(seed: int) -> dict[str, Tensor]:
+            made = texts(seed)
+            return {"input_ids": made["tokens"] + 2, "attention_mask": made["mask"].long()}
+
+        if "twice" in name:
+            # ALBERT's way: blocks that share their attention
+            blocks = model.bert.encoder.layer
+            blocks[0].attention = blocks[-1].attention
+        return model, batch
+    layers = "all" if name == "all" else 1
+    config = SMALL.model_copy(update={"kep_layers": layers})
+    return build_model(config, TextShape(vocab_size=17), 5, name.replace("all", "kep")), texts
+
+
+def fitted(name: str) -> tuple[nn.Module, Any]:
+    model, batch = make(name)
+    fit_novelty(model, map(batch, range(5)), calibration=map(batch, range(5, 9)))
+    return model, batch
+
+
+def answered(model: nn.Module, inputs: Any, **kwargs: Any) -> Prediction:
+    return predict(model, inputs, generator=torch.Generator().manual_seed(0), **kwargs)
+
+
+def seen_tokens(model: nn.Module, batches: list[Any]) -> tuple[list[Tensor], Tensor]:
+    """Real tokens of each sequence as the last layer gets them at the mean, by a plain hook."""
+    layer, calls = last_attention(model), []
+    assert layer is not None
+    handle = layer.register_forward_pre_hook(lambda _, args: calls.append(args))
+    logits = []
+    with torch.no_grad():
+        for batch in batches:
+            out = model.eval()(**batch)
+            logits.append(getattr(out, "logits", out))
+    handle.remove()
+    tokens = []
+    for x, mask in calls:
+        tokens += [row[real] for row, real in zip(x, mask, strict=True)]
+    return tokens, torch.cat(logits)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
+    model, batch = make(name)
+    train, held_out = [batch(seed) for seed in range(5)], [batch(seed) for seed in range(5, 9)]
+    fit_novelty(model, train, calibration=held_out)
+    layer = last_attention(model)
+    weight = (layer.to_qkv if hasattr(layer, "to_qkv") else layer.to_qk).weight[:24].detach()
+    bias = (layer.to_qkv if hasattr(layer, "to_qkv") else layer.to_qk).bias
+
+    def features(tokens: Tensor) -> Tensor:
+        qk = tokens @ weight.T + (0 if bias is None else bias[:24].detach())
+        return F.normalize(qk.unflatten(-1, (4, 6)), dim=-1).double()
+
+    known, _ = seen_tokens(model, train)
+    phi = features(torch.cat(known))
+    second = torch.stack([phi[:, h].T @ phi[:, h] / len(phi) for h in range(4)])
+    means = torch.stack([t.mean(0) for t in known]).double()
+
+    def inverse(matrix: Tensor) -> Tensor:
+        return torch.linalg.inv(
+            matrix + 1e-3 * matrix.trace() / len(matrix) * torch.eye(len(matrix))
+        )
+
+    def parts(batches: list[Any]) -> Tensor:
+        tokens, _ = seen_tokens(model, batches)
+        energy = torch.cat([
+            -answered(model, each, keep_logits=True).logits.logsumexp(-1).mean(0)
+            for each in batches
+        ])  # fmt: skip
+        rows = []
+        for each, e in zip(tokens, energy, strict=True):
+            f, far = features(each), each.mean(0).double() - means.mean(0)
+            lever = [
+                (f[t, h] @ inverse(second[h]) @ f[t, h]) for t in range(len(f)) for h in range(4)
+            ]
+            distance = far @ inverse(means.T.cov(correction=0)) @ far
+            rows.append(torch.stack([torch.stack(lever).mean(), distance, e.double()]))
+        return torch.stack(rows)
+
+    calibration = parts(held_out)
+    first = calibration[::4]
+    scores = ((calibration - first.mean(0)) / first.std(0, correction=0)).sum(-1)
+    others = scores[torch.arange(len(scores)) % 4 > 0]
+    new = batch(99)
+    expected = ((parts([new]) - first.mean(0)) / first.std(0, correction=0)).sum(-1)
+    found = answered(model, new)
+    assert_close(found.novelty.double(), expected, rtol=1e-3, atol=1e-3)
+    p = [(1 + sum(1 for o in others if o >= s)) / (1 + len(others)) for s in expected]
+    assert_close(found.novelty_p, torch.tensor(p), atol=1.1 / (1 + len(others)), rtol=0)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "bert twice"])
+def test_novelty_depends_neither_on_the_batch_nor_on_the_mode_nor_on_the_thread(name: str) -> None:
+    model, batch = fitted(name)
+    inputs = batch(99)
+    whole = answered(model.eval(), inputs)
+    rows = [answered(model, {k: v[i : i + 1] for k, v in inputs.items()}) for i in range(13)]
+    assert_close(Prediction.concatenate(rows).novelty, whole.novelty, **CLOSE)
+    assert_close(answered(model.train(), inputs).novelty, whole.novelty, **CLOSE)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: answered(model, inputs), range(8)):
+            assert_close(found.novelty, whole.novelty, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["kep", "msp", "bert"])
+def test_novelty_goes_with_the_weights(name: str, tmp_path: Path) -> None:
+    model, batch = fitted(name)
+    expected = answered(model, batch(99))
+    other, _ = make(name)
+    empty = copy.deepcopy(other.state_dict())
+    assert answered(other, batch(99)).novelty is None
+    other.load_state_dict(model.state_dict())
+    for each in (other, copy.deepcopy(model)):
+        found = answered(each, batch(99))
+        assert_close(found.novelty, expected.novelty)
+        assert_close(found.novelty_p, expected.novelty_p)
+    # other weights are not what it was fitted to
+    other.load_state_dict(empty)
+    assert answered(other, batch(99)).novelty is None
+    if name == "bert":
+        save_pretrained(model, tmp_path)
+        assert_close(answered(load_pretrained(tmp_path), batch(99)).novelty, expected.novelty)
+
+
+def test_novelty_stays_in_float32_whatever_becomes_of_the_model() -> None:
+    model, batch = fitted("kep")
+    layer = last_attention(model.to(torch.bfloat16))
+    assert isinstance(layer, ObservedAttention)
+    assert layer.novelty is not None
+    assert {buffer.dtype for buffer in layer.novelty.buffers()} == {torch.float32}
+    assert answered(model, batch(99)).novelty.isfinite().all()
+
+
+def test_foreign_inputs_are_newer_than_familiar_ones() -> None:
+    model, _ = make("msp")
+    familiar = [texts(seed) | {"tokens": texts(seed)["tokens"] % 5} for seed in range(9)]
+    fit_novelty(model, familiar[:5], calibration=familiar[5:8])
+    known = answered(model, familiar[8])
+    foreign = answered(model, texts(9) | {"tokens": texts(9)["tokens"] % 5 + 12})
+    assert foreign.novelty.median() > known.novelty.max()
+    assert foreign.novelty_p.median() < 0.05 < known.novelty_p.median()
+
+
+def test_labels_are_left_out_and_p_values_need_calibration() -> None:
+    model, batch = make("kep")
+    labels = torch.zeros(13, dtype=torch.long)
+    fit_novelty(model, [(batch(seed), labels) for seed in range(40)])
+    first = answered(model, batch(99))
+    fit_novelty(model, [batch(seed) | {"labels": labels} for seed in range(40)])
+    second = answered(model, batch(99))
+    assert_close(first.novelty, second.novelty)
+    assert first.novelty_p is None
+    # standardised by examples of the pass: three parts of mean 0
+    known = torch.cat([answered(model, batch(seed)).novelty for seed in range(40)])
+    assert known.mean().abs() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("batches", "calibration", "said"),
+    [([], None, "at least one example"), ([texts(0)], [texts(1)], "at least 20 examples")],
+)
+def test_too_few_inputs_are_refused_and_nothing_changes(batches, calibration, said) -> None:
+    model, batch = fitted("kep")
+    expected = answered(model, batch(99))
+    with pytest.raises(UserError, match=said):
+        fit_novelty(model, batches, calibration=calibration)
+    assert_close(answered(model, batch(99)).novelty, expected.novelty)
+
+
+def test_a_model_without_attention_of_ours_is_refused() -> None:
+    with pytest.raises(UserError, match="convert"):
+        fit_novelty(families.make("bert").model, [])
+
+
+def test_p_values_keep_the_rate_of_false_alarms() -> None:
+    """Over 500 calibration sets: the share of p ≤ α is at most α, and not much less."""
+    model, _ = fitted("kep")
+    novelty = last_attention(model).novelty
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.tensor([0.01, 0.05, 0.1, 0.5])
+    shares = []
+    for _ in range(500):
+        novelty.calibration = torch.randn(199, generator=generator).exp().sort().values
+        p = novelty.p_value(torch.randn(40, generator=generator).exp())
+        shares.append((p[:, None] <= levels).float().mean(0))
+    shares = torch.stack(shares)
+    error = shares.std(0) / 500**0.5
+    # (n + 1) α is a whole number, so that the level is exact
+    assert ((shares.mean(0) - levels).abs() < 4 * error).all()
+
+
+def test_predictions_keep_their_novelty(tmp_path: Path) -> None:
+    model, batch = fitted("kep")
+    batches = [
+        (batch(seed), torch.arange(13), torch.arange(13) + 13 * (1 - seed)) for seed in (0, 1)
+    ]
+    whole = predict_batches(model, batches)
+    parts = [answered(model, batch(seed)) for seed in (1, 0)]
+    both = Prediction.concatenate(parts)
+    assert_close(whole.novelty, both.novelty)
+    assert_close(whole[3:7].novelty_p, both.novelty_p[3:7])
+    both.save(tmp_path / "p")
+    loaded = Prediction.load(tmp_path / "p")
+    assert_close(loaded.novelty, both.novelty)
+    assert_close(loaded.novelty_p, both.novelty_p)
+    replace(both, novelty=None, novelty_p=None).save(tmp_path / "q")
+    assert Prediction.load(tmp_path / "q").novelty is None

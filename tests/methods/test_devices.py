@@ -1,0 +1,133 @@
+"""Every model, method and path stays on one device: `meta`, which every machine has.
+
+Tensors of `meta` have no values, and torch lets some operations mix them with others, so every
+operation is looked at.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from methods.cases import CLASSES, CONFIG, IMAGES, TEXTS, make_batches, make_model
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kepsvgp.attention.base import fixed_draws
+from kepsvgp.config.plugins import TRAINED
+from kepsvgp.config.sections import ModelConfig
+from kepsvgp.inference.prediction import call, predict_batches, sampled_logits, to_device
+from kepsvgp.methods import mc_dropout
+from kepsvgp.models import Classifier, build_model
+from kepsvgp.ops import noise
+from kepsvgp.paper.inspection import inspect_model
+from kepsvgp.training.objective import loss
+
+META = torch.device("meta")
+SHAPES = {"images": IMAGES, "texts": TEXTS}
+# the layer's ways: each is another path
+KEP = {
+    **{projection: {"projection": projection} for projection in ("free", "landmark", "dual")},
+    **{merge: {"merge": merge} for merge in ("add", "concat", "concat_lowrank")},
+    **{f"token {m}": {"noise": "token", "merge": m} for m in ("add", "concat")},
+    **{kind: {"ksvd_loss": kind} for kind in ("relative", "residual")},
+    "program": {"projection": "landmark", "start": "program", "num_landmarks": "distinct"},
+}
+MOVES = ("_to_copy", "copy_")
+# SGPA asks whether a factorisation failed
+QUESTION = torch.ops.aten._local_scalar_dense.default
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations on tensors of several devices; single numbers of a CPU are no tensors."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        devices = {t.device.type for t in given if t.ndim > 0 or not t.is_cpu}
+        assert len(devices) < 2 or func.overloadpacket.__name__ in MOVES, f"{func} mixes {devices}"
+        if func is QUESTION and META in {t.device for t in given}:
+            return 0
+        return func(*args, **(kwargs or {}))
+
+
+def made(shape: Any, method: str, **kep: Any) -> tuple[Classifier, Any, Tensor]:
+    values = CONFIG.model_dump() | {"kep": {"rank": 3, **kep}}
+    model = build_model(ModelConfig(**values), shape, CLASSES, method).to(META)
+    inputs, labels, _ = next(make_batches(shape, 5))
+    return model, to_device(inputs, META), labels.to(META)
+
+
+def train_and_predict(model: Classifier, inputs: Any, labels: Tensor) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+    random = torch.Generator().manual_seed(0)
+    with OneDevice():
+        loss(call(model.train(), inputs), labels, model, num_train=7).total.backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            found = [
+                call(model, inputs),
+                sampled_logits(model, inputs, 3, random),
+                mc_dropout.fit(model)._sampled_logits(inputs, noise.draw_seeds(3), random),
+            ]
+            with fixed_draws(model, 3, generator=random):
+                found.append(call(model, inputs, num_samples=3))
+    assert {each.device for each in found} == {META}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("method", TRAINED)
+def test_method_stays_on_its_device(method: str, shape: Any) -> None:
+    if method == "svdkl":
+        pytest.skip("GPyTorch picks entries by their values, which meta has none of")
+    train_and_predict(*made(shape, method))
+
+
+@pytest.mark.parametrize("kep", KEP.values(), ids=KEP)
+def test_layer_stays_on_its_device_in_each_of_its_ways(kep: dict[str, Any]) -> None:
+    train_and_predict(*made(IMAGES, "kep", **kep))
+    if "concat" not in kep.get("merge", ""):
+        train_and_predict(*made(TEXTS, "kep", **kep))
+
+
+def test_mix_of_devices_is_noticed() -> None:
+    with OneDevice(), pytest.raises(AssertionError, match="mixes"):
+        torch.ones(2, 2) @ torch.ones(2, 2, device=META)
+
+
+@pytest.fixture
+def accelerator() -> torch.device:
+    if not torch.accelerator.is_available():
+        pytest.skip("this machine has no accelerator")
+    return torch.device(torch.accelerator.current_accelerator())
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_predictions_and_inspection_are_those_of_a_cpu(accelerator, method: str) -> None:
+    model = make_model(IMAGES, method)
+    batches = list(make_batches(IMAGES, 10))
+
+    def asked(device: torch.device) -> tuple[Tensor, Any]:
+        found = predict_batches(model.to(device), batches, num_samples=3, device=device)
+        return found.probs, inspect_model(model, batches, split="test").layers
+
+    (probs, layers), (expected, expected_layers) = asked(accelerator), asked(torch.device("cpu"))
+
+    assert_close(probs, expected, rtol=0, atol=1e-4)
+    for layer, other in zip(layers, expected_layers, strict=True):
+        assert_close(layer.singular_values, other.singular_values, rtol=0, atol=1e-3)
+
+
+def test_random_state_of_every_device_is_kept(accelerator) -> None:
+    def drawn() -> Tensor:
+        return torch.rand(3, device=accelerator)
+
+    torch.manual_seed(0)
+    expected = drawn()
+    torch.manual_seed(0)
+    with noise.kept_random_state():
+        torch.manual_seed(1)
+        drawn()
+
+    assert_close(drawn(), expected)
