@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 from transformers import TrainingArguments
 
-from kepsvgp import convert, predict
+from kepsvgp import convert, loss, predict
 from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
 from kepsvgp.integrations.huggingface import KEPTrainer
@@ -66,6 +66,28 @@ def test_accumulation_of_micro_batches_takes_the_same_step(tmp_path: Path) -> No
     for other in outcomes[1:]:
         for name, value in outcomes[0].items():
             assert_close(other[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_terms_of_the_loss_are_logged(steps: int, tmp_path: Path) -> None:
+    model, batch = families.make("bert")
+    convert(model, rank=3)
+    args = arguments(
+        tmp_path, max_steps=4, per_device_train_batch_size=2, gradient_accumulation_steps=steps,
+        logging_steps=2, learning_rate=0.0,
+    )  # fmt: skip
+    trainer = KEPTrainer(model, args, train_dataset=examples(batch), kl_weight=3.0, ksvd_weight=0.7)
+    trainer.train()
+
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logged) == 2
+    for entry in logged:
+        total = entry["nll"] + 3.0 / 4 * entry["kl"] + 0.7 * entry["ksvd"]
+        assert entry["loss"] == pytest.approx(total, rel=1e-4)
+    # nothing is learnt, so the one term that no input enters stays as it is
+    output = model.train()(**batch)
+    terms = loss(output, torch.tensor([0, 1, 2, 0]), model, num_train=4)
+    assert logged[0]["kl"] == pytest.approx(terms.kl.item(), rel=1e-5)
 
 
 def test_evaluation_averages_samples(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import logits_of, predict
-from kepsvgp.training.objective import loss
+from kepsvgp.training.objective import LossTerms, loss
 
 try:
     from transformers import Trainer
@@ -24,8 +24,10 @@ class KEPTrainer(Trainer):
     """Fine-tunes a converted classifier on −ELBO plus the KSVD penalty.
 
     The loss of a micro-batch is a mean, and the trainer divides it by the number of micro-batches
-    of a step: the KL then counts once a step. Evaluation averages Monte Carlo samples, and
-    the logits that `compute_metrics` sees are logarithms of the averaged probabilities.
+    of a step: the KL then counts once a step. Beside the loss its terms `nll`, `kl` and `ksvd` are
+    logged, unweighted, as means over the micro-batches since the last time. Evaluation averages
+    Monte Carlo samples, and the logits that `compute_metrics` sees are logarithms of the averaged
+    probabilities.
 
     Args:
         args: As of `Trainer`.
@@ -58,6 +60,7 @@ class KEPTrainer(Trainer):
         self.ksvd_weight, self.kl_weight = ksvd_weight, kl_weight
         self.num_train, self.new_learning_rate = num_train, new_learning_rate
         self.num_samples, self.seed = num_samples, seed
+        self._terms: list[Tensor] = []
 
     def compute_loss(
         self,
@@ -73,10 +76,12 @@ class KEPTrainer(Trainer):
         smoothing = self.args.label_smoothing_factor
         if model.training:
             bare = self.accelerator.unwrap_model(model)
-            total = loss(
+            terms = loss(
                 outputs, labels, bare, num_train=self._num_train(), ksvd_weight=self.ksvd_weight,
                 kl_weight=self.kl_weight, label_smoothing=smoothing,
-            ).total  # fmt: skip
+            )  # fmt: skip
+            self._terms.append(torch.stack(terms[1:]).detach())
+            total = terms.total
         else:
             total = F.cross_entropy(logits_of(outputs), labels, label_smoothing=smoothing)
         return (total, outputs) if return_outputs else total
@@ -96,6 +101,15 @@ class KEPTrainer(Trainer):
         log_probs = result.probs.clamp_min(torch.finfo(result.probs.dtype).tiny).log()
         nll = None if labels is None else F.nll_loss(log_probs, labels)
         return (nll, None, None) if prediction_loss_only else (nll, log_probs, labels)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs a loss with the terms it is made of, over all processes."""
+        if "loss" in logs and self._terms:
+            mean = self.accelerator.reduce(torch.stack(self._terms).mean(dim=0), "mean")
+            assert isinstance(mean, Tensor)
+            logs |= dict(zip(LossTerms._fields[1:], mean.tolist(), strict=True))
+            self._terms.clear()
+        super().log(logs, start_time)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The trainer's optimizer, with the converted layers in a group of their own."""
