@@ -21,15 +21,21 @@ class Estimate(NamedTuple):
 
 
 class Costs:
-    """Mean seconds of epochs and evaluations, by ever wider likeness of the runs."""
+    """Mean seconds of epochs and evaluations, by ever wider likeness of the runs.
 
-    def __init__(self) -> None:
+    Only those are read that are like one of the `wanted`, by which nothing else is estimated.
+    """
+
+    def __init__(self, wanted: Iterable[RunConfig]) -> None:
+        self._wanted = {_likeness(config)[-1] for config in wanted}
         self._totals: dict[Key, tuple[float, int]] = {}
         self._counted: dict[str, tuple[int, set[str]]] = {}
 
     def add(self, config: RunConfig, run: RunState) -> None:
         """Counts what a run's work has cost, but for what of it was counted before."""
-        name = run.folder.path.name
+        likenesses, name = _likeness(config), run.folder.path.name
+        if likenesses[-1] not in self._wanted:
+            return
         epochs, steps = self._counted.get(name, (0, set()))
         new: list[tuple[str, float]] = [
             ("epoch", float(entry["seconds"]) + float(entry.get("val_seconds", 0.0)))
@@ -37,7 +43,7 @@ class Costs:
         ]
         new += [(step, t) for step, t in run.record.seconds.items() if step not in steps]
         self._counted[name] = len(run.history), set(run.record.seconds)
-        for likeness in _likeness(config):
+        for likeness in likenesses:
             for step, seconds in new:
                 total, count = self._totals.get((*likeness, step), (0.0, 0))
                 self._totals[*likeness, step] = total + seconds, count + 1

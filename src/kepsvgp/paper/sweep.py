@@ -39,13 +39,13 @@ class Sweep:
             self._count(name)
 
     def estimate(self, *, jobs: int = 1) -> Estimate:
-        """Time for what is left."""
-        if self._costs is None:
-            self._costs = Costs()
+        """Time for what is left; what runs have cost is not read where nothing is."""
+        left = [(task, self.left[task.name]) for task in self.tasks_left]
+        if left and self._costs is None:
+            self._costs = Costs(task.config for task, _ in left)
             for name in self.root.run_names():
                 self._count(name)
-        left = [(task, self.left[task.name]) for task in self.plan.tasks]
-        return self._costs.estimate(left, jobs=jobs)
+        return Estimate(0.0, 0) if self._costs is None else self._costs.estimate(left, jobs=jobs)
 
     def _count(self, name: str) -> None:
         run, task = self.root.run(name), self._by_name.get(name)
