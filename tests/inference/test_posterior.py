@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +8,7 @@ from kepsvgp.attention.base import OfEachExample, use_draws
 from kepsvgp.errors import UserError
 from kepsvgp.inference.linear import gaussian_logits, linearise
 from kepsvgp.inference.mode import frozen
+from kepsvgp.inference.posterior import PRECISIONS
 from kepsvgp.maths import svgp
 
 TOKEN, DIM, HEAD, RANK, CLASS = 5, 6, 2, 3, 4
@@ -132,11 +131,68 @@ def test_mean_stays_to_the_last_digit(model) -> None:
     assert torch.equal(model(x), before)
 
 
-def test_validation_chooses_the_precision_of_the_least_nll(model) -> None:
-    result = fit_posterior(model, [data(40)], validation=[data(40, seed=1)])
-    finite = {tau: score for tau, score in result.nll.items() if math.isfinite(tau)}
-    assert result.prior_precision == min(finite, key=lambda tau: finite[tau])
-    assert math.inf in result.nll
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+def test_validation_moves_the_precision_as_far_as_it_gains(model, scale) -> None:
+    """Against every precision of the grid, each fitted and predicted by itself."""
+    train, (x, y) = data(40), data(40, seed=1)
+    with torch.no_grad():
+        model.head[1].weight.mul_(scale)
+    y = torch.where(torch.arange(40) % 4 > 0, model.eval()(x).argmax(-1), y)
+    result = fit_posterior(model, [train], validation=[(x[:7], y[:7]), (x[7:], y[7:])])
+
+    def losses(tau: float) -> Tensor:
+        fit_posterior(model, [train], prior_precision=tau)
+        found = predict(model, x, num_samples=20, generator=torch.Generator().manual_seed(0))
+        return -found.probs[torch.arange(40), y].log()
+
+    def gains(tau: float, other: float) -> bool:
+        gain = losses(tau) - losses(other)
+        return bool(gain.mean() > gain.std(correction=0) / 40**0.5)
+
+    for tau, nll in result.nll.items():
+        assert nll == pytest.approx(losses(tau).mean().item())
+    chosen, step = result.prior_precision, 10**0.5
+    assert chosen == 1 or gains(1.0, chosen)
+    assert chosen < 1 or not gains(chosen, chosen * step)
+    assert chosen > 1 or chosen == PRECISIONS[0] or not gains(chosen, chosen / step)
+
+
+class OneValue(nn.Module):
+    """A classifier that is linear in a single value v: its evidence is an integral over a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kep = KEPAttention(2, 1, rank=1)
+        nn.init.zeros_(self.kep.to_output.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 100 * self.kep(x).mean(1)
+
+    def at(self, v: float) -> "OneValue":
+        nn.init.constant_(self.kep.v_mean, v)
+        return self.eval()
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.1, 0.3])
+@pytest.mark.filterwarnings("ignore:the examples are fitted")
+@pytest.mark.parametrize("mean", ["zero", "off"])
+def test_evidence_chooses_the_precision_of_the_largest_integral(truth, mean) -> None:
+    torch.manual_seed(0)
+    model, generator = OneValue().double(), torch.Generator().manual_seed(1)
+    x = torch.randn(300, TOKEN, 2, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        zero, one = model.at(0.0)(x), model.at(1.0)(x)
+    y = torch.multinomial((zero + truth * (one - zero)).softmax(-1), 1, generator=generator)[:, 0]
+    v = torch.linspace(-10, 10, 10_001, dtype=torch.float64)
+    logits = zero + v[:, None, None] * (one - zero)
+    log_likelihood = logits.log_softmax(-1)[:, torch.arange(300), y].sum(-1)
+
+    def integral(tau: float) -> float:
+        prior = torch.distributions.Normal(0.0, tau**-0.5).log_prob(v)
+        return (log_likelihood + prior).logsumexp(0).item()
+
+    found = fit_posterior(model.at(0.0 if mean == "zero" else 0.8 * truth), [(x, y)])
+    assert found.prior_precision == max(PRECISIONS, key=integral)
 
 
 def test_linear_prediction_is_the_sampled_one_where_the_spread_is_small(model) -> None:

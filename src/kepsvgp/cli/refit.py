@@ -15,7 +15,7 @@ def refit(
     """Fit the posterior of a trained run again, by Gauss-Newton in one pass over its data.
 
     What the model says at its posterior mean stays; the spread around it is fitted to the training
-    set, with the prior precision of the least validation NLL. `kepsvgp predict` has the new
+    set, with a prior precision that the validation NLL chooses. `kepsvgp predict` has the new
     posterior from then on; the checkpoints stay as they were trained.
     """
     from rich.console import Console

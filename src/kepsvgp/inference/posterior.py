@@ -17,15 +17,17 @@ from torch.nn import functional as F
 
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError
-from kepsvgp.inference.linear import gaussian_logits, kep_layers, labelled, linearise
+from kepsvgp.inference.linear import kep_layers, labelled, linearise
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import predict
 from kepsvgp.maths import gauss_newton, svgp
 
 Structure = Literal["value", "head", "layer"]
 
-# precisions that are tried, from the model's own prior to next to no spread
+# precisions that are tried, from wider than the model's own prior to next to no spread
 PRECISIONS: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(-2, 11))
+# draws by which validation data are predicted
+NUM_SAMPLES = 20
 # mean trace of diag p − p pᵀ below which examples say next to nothing
 SATURATED = 0.02
 
@@ -38,7 +40,7 @@ class PosteriorFit:
         prior_precision: τ, chosen or given; 1 is the prior that the layers are trained with.
         effective_dimension: d_eff of each layer: how many values the examples determine.
         num_examples: Training examples, seen or stood for.
-        nll: Validation NLL by τ where τ was chosen by it; infinity stands for the mean alone.
+        nll: Validation NLL of every τ that was tried, where τ was chosen by it.
     """
 
     prior_precision: float
@@ -71,11 +73,12 @@ def fit_posterior(
     Args:
         model: Any classifier with KEP layers; changed in place.
         batches: `(inputs, labels, …)`, or mappings that have `labels`.
-        validation: Held-out batches whose NLL chooses the prior precision.
+        validation: Held-out batches, whose NLL moves the prior precision from 1 as far as it gains
+            more than its standard error.
         structure: A block of the covariance for each head and value, as in the paper, for each
             head, or for the whole layer.
-        prior_precision: τ; by default the one of the least validation NLL, or of the largest
-            evidence without validation data.
+        prior_precision: τ; by default chosen by `validation`, or without it the one of the largest
+            evidence of the model linearised around its mean, whatever that is.
         num_train: How many training examples the batches stand for, where they are a part.
         device: Where the batches go.
     """
@@ -86,17 +89,10 @@ def fit_posterior(
     if prior_precision is not None:
         tau = prior_precision
     elif validation is not None:
-        scores = _validation_scores(model, found.matrices, validation, device)
-        tau = min(PRECISIONS, key=scores.__getitem__)
+        tau, scores = _by_validation(model, found.matrices, validation, device)
     else:
-        tau = _by_evidence(layers, values)
-        if found.information < SATURATED:
-            warnings.warn(
-                "the examples are predicted with certainty, so that they determine next to "
-                "nothing and the posterior would be the prior; give `validation`, or batches "
-                "that the model was not trained on.",
-                stacklevel=2,
-            )
+        tau = _by_evidence(layers, found)
+        _warn(found.information, tau)
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
     dims = [gauss_newton.effective_dimension(v, tau).item() for v in values]
@@ -124,7 +120,7 @@ def find_spread(
     def nll(log_factor: float) -> float:
         for layer, factor in zip(layers, factors, strict=True):
             layer.set_factor(factor * math.exp(log_factor))
-        return _nll(model, held_out, num_samples, seed)
+        return _losses(model, held_out, num_samples, seed).mean().item()
 
     grid = torch.linspace(-math.log(100), math.log(100), 13).tolist()
     scores = [nll(each) for each in grid]
@@ -141,6 +137,7 @@ def find_spread(
 @dataclass(frozen=True, slots=True)
 class _Matrices:
     matrices: list[Float[Tensor, "block size size"]]
+    gradients: list[Float[Tensor, "block size"]]
     num_examples: int
     information: float
     """Mean trace of the likelihood's Fisher information."""
@@ -150,27 +147,35 @@ class _Matrices:
         if num_train is None:
             return self
         share = num_train / self.num_examples
-        return _Matrices([share * each for each in self.matrices], num_train, self.information)
+        matrices, gradients = (
+            [share * each for each in all_layers] for all_layers in (self.matrices, self.gradients)
+        )
+        return _Matrices(matrices, gradients, num_train, self.information)
 
 
 def _matrices(
     model: nn.Module, batches: Iterable[Any], structure: Structure, device: torch.device | None
 ) -> _Matrices:
-    """G of every layer, its blocks of the asked structure, in float64."""
+    """G and g of every layer, in blocks of the asked structure, in float64."""
     if structure not in ("value", "head", "layer"):
         raise UserError(f"structure must be 'value', 'head' or 'layer'; got {structure!r}.")
-    copy, sums, count, information = frozen(model), [], 0, 0.0
-    for inputs, _ in labelled(batches, device):
+    copy, count, information = frozen(model), 0, 0.0
+    sums: list[list[Tensor]] = []
+    for inputs, labels in labelled(batches, device):
         found = linearise(copy, inputs)
         logits = found.logits.double()
         blocks = [_blocks(each.double(), structure) for each in found.jacobians.values()]
-        new = [gauss_newton.matrix(each, logits) for each in blocks]
-        sums = new if not sums else [a + b for a, b in zip(sums, new, strict=True)]
+        new = [
+            [gauss_newton.matrix(each, logits) for each in blocks],
+            [gauss_newton.likelihood_gradient(each, logits, labels) for each in blocks],
+        ]
+        sums = [[*map(torch.add, *pair)] for pair in zip(sums, new, strict=True)] if sums else new
         count += len(logits)
         information += (1 - logits.softmax(-1).square().sum(-1)).sum().item()
     if count == 0:
         raise UserError("batches must hold at least one example; got none.")
-    return _Matrices(sums, count, information / count)
+    matrices, gradients = sums
+    return _Matrices(matrices, gradients, count, information / count)
 
 
 def _blocks(
@@ -181,52 +186,81 @@ def _blocks(
     return jacobian.flatten(3) if structure == "head" else jacobian.flatten(2).unsqueeze(2)
 
 
-def _by_evidence(layers: Sequence[KEPAttention], values: Sequence[Tensor]) -> float:
-    """The precision of the largest Laplace evidence; 1 where every mean is zero."""
-    squared = sum(layer.v_mean.detach().double().square().sum().item() for layer in layers)
-    if squared == 0:
-        return 1.0
-    spectrum = torch.cat([each.flatten() for each in values])
+def _by_evidence(layers: Sequence[KEPAttention], found: _Matrices) -> float:
+    """The precision of the largest evidence of the model linearised around its means."""
+    means = [
+        layer.v_mean.detach().double().mT.reshape(gradient.shape)
+        for layer, gradient in zip(layers, found.gradients, strict=True)
+    ]
 
     def evidence(tau: float) -> float:
-        return gauss_newton.log_evidence(spectrum, tau, squared).item()
+        parts = zip(found.matrices, means, found.gradients, strict=True)
+        return sum(gauss_newton.log_evidence(g, tau, m, grad).item() for g, m, grad in parts)
 
     return max(PRECISIONS, key=evidence)
 
 
-def _validation_scores(
+def _warn(information: float, tau: float) -> None:
+    """Of a posterior that the evidence makes as wide as the prior, or a point."""
+    if information < SATURATED:
+        found = (
+            "predicted with certainty, so that they determine next to nothing and the "
+            "posterior would be the prior"
+        )
+    elif tau == PRECISIONS[-1]:
+        found = "fitted as well by the mean alone, so that the evidence leaves no spread"
+    else:
+        return
+    advice = "give `validation`, or batches that the model was not trained on"
+    warnings.warn(f"the examples are {found}; {advice}.", stacklevel=3)
+
+
+def _by_validation(
     model: nn.Module,
     matrices: Sequence[Tensor],
     validation: Iterable[Any],
     device: torch.device | None,
-) -> dict[float, float]:
-    """NLL of the linearised prediction for every precision, in one pass."""
-    copy, totals, count = frozen(model), dict.fromkeys((*PRECISIONS, math.inf), 0.0), 0
-    factors = {
-        tau: [gauss_newton.covariance_factor(matrix, tau) for matrix in matrices]
-        for tau in PRECISIONS
-    }
-    for inputs, labels in labelled(validation, device):
-        found = linearise(copy, inputs)
-        rows = torch.arange(len(labels))
-        for tau in totals:
-            logits = found.logits.double().unsqueeze(0)
-            if tau in factors:
-                logits = gaussian_logits(found, factors[tau])
-            probs = logits.softmax(dim=-1).mean(dim=0)[rows, labels]
-            totals[tau] -= probs.clamp_min(torch.finfo(probs.dtype).tiny).log().sum().item()
-        count += len(labels)
-    if count == 0:
+) -> tuple[float, dict[float, float]]:
+    """From τ = 1 on while the sampled prediction gains more than the gain's standard error.
+
+    Narrower first: with spreads as wide as the prior's the network is far from linear in v.
+    Returns τ and the NLL of every τ that was tried.
+    """
+    held_out, layers = list(labelled(validation, device)), kep_layers(model)
+    if not held_out:
         raise UserError("validation must hold at least one example; got none.")
-    return {tau: total / count for tau, total in totals.items()}
+    losses: dict[float, Tensor] = {}
+
+    def losses_of(tau: float) -> Tensor:
+        if tau not in losses:
+            for layer, matrix in zip(layers, matrices, strict=True):
+                layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
+            losses[tau] = _losses(model, held_out, NUM_SAMPLES, seed=0)
+        return losses[tau]
+
+    def walk(best: float, others: Iterable[float]) -> float:
+        for tau in others:
+            gain = losses_of(best) - losses_of(tau)
+            if gain.mean() <= gain.std(correction=0) / len(gain) ** 0.5:
+                break
+            best = tau
+        return best
+
+    prior = PRECISIONS.index(1.0)
+    best = walk(1.0, PRECISIONS[prior + 1 :])
+    if best == 1.0:
+        best = walk(1.0, reversed(PRECISIONS[:prior]))
+    return best, {tau: loss.mean().item() for tau, loss in losses.items()}
 
 
-def _nll(model: nn.Module, held_out: Sequence[Any], num_samples: int, seed: int) -> float:
-    total, count = 0.0, 0
+def _losses(
+    model: nn.Module, held_out: Sequence[Any], num_samples: int, seed: int
+) -> Float[Tensor, " example"]:
+    """Negative log-likelihood of every example, on the same draws."""
+    found = []
     for inputs, labels in held_out:
         generator = torch.Generator().manual_seed(seed)
         probs = predict(model, inputs, num_samples=num_samples, generator=generator).probs
         log_probs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
-        total += F.nll_loss(log_probs, labels, reduction="sum").item()
-        count += len(labels)
-    return total / max(count, 1)
+        found.append(F.nll_loss(log_probs, labels, reduction="none"))
+    return torch.cat(found)

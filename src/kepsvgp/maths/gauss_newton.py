@@ -14,8 +14,9 @@ in nats: an honest posterior over few values is small.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def likelihood_root(
@@ -35,6 +36,16 @@ def matrix(
     rows = torch.einsum("n c k, n c b i -> b n k i", likelihood_root(logits), jacobian)
     rows = rows.flatten(1, 2)
     return rows.mT @ rows
+
+
+def likelihood_gradient(
+    jacobian: Float[Tensor, "example class block size"],
+    logits: Float[Tensor, "example class"],
+    labels: Int[Tensor, " example"],
+) -> Float[Tensor, "block size"]:
+    """Gradient of the log-likelihood by v: g = Σ_n J_nᵀ (onehot y_n − p_n)."""
+    error = F.one_hot(labels, logits.shape[-1]) - logits.softmax(dim=-1)
+    return torch.einsum("n c, n c b i -> b i", error, jacobian)
 
 
 def covariance_factor(
@@ -58,21 +69,24 @@ def effective_dimension(
 
 
 def log_evidence(
-    eigenvalues: Float[Tensor, "*shape"],
+    matrix: Float[Tensor, "block size size"],
     prior_precision: float,
-    squared_mean: float,
-    gradient: Float[Tensor, "*shape"] | None = None,
+    mean: Float[Tensor, "block size"],
+    gradient: Float[Tensor, "block size"],
 ) -> Float[Tensor, ""]:
-    """The terms of the Laplace evidence that depend on τ.
+    """The evidence log p(y | τ) − log p(y | v = m), by a second-order expansion around any m.
 
-    −½ τ ‖m‖² − ½ Σ log(1 + μ_i / τ), and where m is not the mode, ½ Σ g_i² / (μ_i + τ) for the
-    gradient g of the log-posterior at m in the eigenbasis of G, which one Newton step would gain.
+    With g the gradient of the log-likelihood at m, that of the log-joint is h = g − τ m, and
+
+        −½ τ ‖m‖² + ½ hᵀ (τ I + G)⁻¹ h − ½ log det(I + G / τ).
+
+    The second term is what one Newton step would gain: zero where m is the mode.
     """
-    values = eigenvalues.clamp_min(0)
-    found = -0.5 * prior_precision * squared_mean - 0.5 * (values / prior_precision).log1p().sum()
-    if gradient is not None:
-        found = found + 0.5 * (gradient.square() / (values + prior_precision)).sum()
-    return found
+    factor = covariance_factor(matrix, prior_precision)
+    step = factor.mT @ (gradient - prior_precision * mean).unsqueeze(-1)
+    # log det(I + G / τ) = −2 log det L − size log τ
+    log_det = (factor.diagonal(dim1=-2, dim2=-1) * prior_precision**0.5).log().sum()
+    return 0.5 * (step.square().sum() - prior_precision * mean.square().sum()) + log_det
 
 
 def logit_covariance(

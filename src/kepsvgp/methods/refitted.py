@@ -1,7 +1,7 @@
 """KEP-SVGP, refitted: the mean that training found, with a posterior fitted around it afterwards.
 
 The covariance of q(v) is that of `kepsvgp.inference.posterior.fit_posterior`: Gauss–Newton on the
-training set, with the prior precision of the least validation NLL.
+training set, with a prior precision that the validation NLL chooses.
 """
 
 from collections.abc import Iterable, Mapping
