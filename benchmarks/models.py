@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from benchmarks.timing import Contest, Limit, Options, compare
 from kepsvgp.attention.base import PenalisedLayer
 from kepsvgp.config.file import load_config
-from kepsvgp.inference.prediction import call, predict
+from kepsvgp.inference.calls import call
+from kepsvgp.inference.prediction import predict
 from kepsvgp.models import ImageShape, TextShape, build_model
 from kepsvgp.training.objective import loss
 

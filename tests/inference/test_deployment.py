@@ -16,7 +16,7 @@ from kepsvgp.attention.base import stochastic_layers
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference import export as deployment
-from kepsvgp.inference.prediction import logits_with_draws
+from kepsvgp.inference.calls import logits_with_draws
 from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import ImageShape, TextShape, build_model
 

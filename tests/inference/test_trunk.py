@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from kepsvgp import KEPAttention, convert, export, predict
 from kepsvgp.attention import fixed_draws
 from kepsvgp.attention.base import use_draws
-from kepsvgp.inference.prediction import call
+from kepsvgp.inference.calls import call
 from kepsvgp.inference.trunk import with_remembered_trunk
 
 

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_leaves
 from kepsvgp.attention.base import fixed_draws
 from kepsvgp.config.plugins import TRAINED
 from kepsvgp.config.sections import ModelConfig
-from kepsvgp.inference.prediction import call, predict_batches, sampled_logits, to_device
+from kepsvgp.inference.calls import call, sampled_logits, to_device
+from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.methods import mc_dropout
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.ops import noise

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
 from kepsvgp.attention.base import fixed_draws, use_draws
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import call
+from kepsvgp.inference.calls import call
 from kepsvgp.methods import mc_dropout
 from kepsvgp.models import build_model
 from kepsvgp.ops import noise

@@ -7,7 +7,7 @@ from kepsvgp.attention import KEPAttention, SoftmaxAttention, fixed_draws
 from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import call
+from kepsvgp.inference.calls import call
 from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import Classifier, ImageShape, TextShape, build_model
 from kepsvgp.models.blocks import Block, encode

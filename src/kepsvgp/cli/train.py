@@ -47,7 +47,7 @@ def train(
     from kepsvgp.data import load_benchmark
     from kepsvgp.ops.denormals import flushed_denormals
     from kepsvgp.runs.evaluation import measure
-    from kepsvgp.training.loop import is_main_process
+    from kepsvgp.training.processes import is_main_process
 
     flags = {"root": data_root, "text_column": text_column, "label_column": label_column}
     changes = [*(overrides or []), *(f"data.{key}={flag}" for key, flag in flags.items() if flag)]

@@ -18,9 +18,10 @@ from kepsvgp.attention.base import fixed_draws, stochastic_layers
 from kepsvgp.attention.novelty import last_attention
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
+from kepsvgp.inference.calls import call, logits_with_draws
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.observed import observed
-from kepsvgp.inference.prediction import Prediction, call, logits_with_draws
+from kepsvgp.inference.prediction import Prediction
 
 Format = Literal["torch", "onnx"]
 Draws = Literal["fixed", "input"]

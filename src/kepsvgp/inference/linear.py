@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import Draws, OfEachExample, use_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError
+from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.mode import frozen
-from kepsvgp.inference.prediction import Prediction, call, to_device
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.maths import gauss_newton, svgp
 
 

@@ -1,8 +1,6 @@
 """Prediction, and where its uncertainty comes from."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +13,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
-from kepsvgp.attention.novelty import last_attention, observing
+from kepsvgp.attention.base import stochastic_layers
+from kepsvgp.attention.novelty import last_attention
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
+from kepsvgp.inference.calls import call, sampled_logits, to_device
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.observed import Observed, observed
-from kepsvgp.inference.trunk import with_remembered_trunk
 from kepsvgp.metrics.inputs import as_tensor, check_probs, outcome
 from kepsvgp.metrics.summary import all_metrics
 
@@ -218,44 +216,6 @@ def entropy(probs: Float[Tensor, "*shape class"]) -> Float[Tensor, "*shape"]:
     return -torch.special.xlogy(probs, probs).sum(dim=-1)
 
 
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a model returns: the tensor itself, or its field `logits`."""
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if logits is None:
-        raise UserError(
-            "model must return logits, or an object that has them as `logits`; got a "
-            f"{type(output).__name__}. A Hugging Face model must be one for classification, with "
-            "return_dict on."
-        )
-    return logits
-
-
-def call(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Tensor:
-    """The logits of a batch: a mapping is passed by keyword, anything else as it is."""
-    try:
-        if isinstance(inputs, Mapping):
-            return logits_of(model(**inputs, **kwargs))
-        return logits_of(model(inputs, **kwargs))
-    except UserError:
-        raise
-    except (TypeError, AttributeError, ValueError) as error:
-        _check_tensors(inputs, error)
-        raise
-
-
-def _check_tensors(inputs: Any, error: Exception) -> None:
-    """Tells who gave something else to a model of tensors; some do take lists or texts."""
-    parts = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
-    for name, value in parts.items():
-        if isinstance(value, str | Sequence | np.ndarray):
-            raise UserError(
-                "inputs must be a tensor or a mapping of tensors that is passed by keyword; got "
-                f"a {type(value).__name__} as {name}, which the model does not take ({error}). "
-                "Texts go through its tokenizer first, with return_tensors='pt'; of a batch with "
-                "labels, give the inputs alone."
-            ) from error
-
-
 def predict(
     model: nn.Module,
     inputs: Any,
@@ -344,39 +304,6 @@ def _seed(generator: torch.Generator | None) -> int | None:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def sampled_logits(
-    model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None = None
-) -> Float[Tensor, "sample example class"]:
-    """Logits of every sample; one sample for a model without stochastic layers."""
-    if not stochastic_layers(model):
-        return call(model, inputs).unsqueeze(0)
-    with fixed_draws(model, num_samples, generator=generator) as draws:
-        return logits_with_draws(model, inputs, draws)
-
-
-def logits_with_draws(
-    model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor]
-) -> Float[Tensor, "sample example class"]:
-    """Logits of every sample, from the draws of every stochastic layer.
-
-    The layers before the first stochastic one run once: a model whose forward takes
-    `num_samples` sees to that itself; any other is called once a sample, with those layers'
-    output remembered.
-    """
-    num_samples = len(next(iter(draws.values())))
-    if "num_samples" in inspect.signature(model.forward).parameters:
-        with use_draws(draws):
-            return call(model, inputs, num_samples=num_samples)
-    sampled = model if num_samples == 1 else with_remembered_trunk(model)
-    logits = []
-    for sample in range(num_samples):
-        own = {layer: u[sample : sample + 1] for layer, u in draws.items()}
-        # what is observed is the same in every sample
-        with use_draws(own), observing(None) if sample > 0 else nullcontext():
-            logits.append(call(sampled, inputs))
-    return torch.stack(logits)
-
-
 def predict_batches(
     predictor: nn.Module | Predictor,
     batches: Iterable[Any],
@@ -420,12 +347,3 @@ def predict_batches(
     whole = Prediction.concatenate(parts)
     assert whole.index is not None
     return whole[whole.index.argsort()]
-
-
-def to_device(inputs: Any, device: torch.device | None) -> Any:
-    """A tensor, or a mapping of tensors, on the device; unchanged without one."""
-    if device is None:
-        return inputs
-    if isinstance(inputs, Mapping):
-        return {name: to_device(value, device) for name, value in inputs.items()}
-    return inputs.to(device, non_blocking=device.type == "cuda")

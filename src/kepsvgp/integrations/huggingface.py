@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.conversion import new_parameters
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import logits_of, predict
+from kepsvgp.inference.calls import logits_of
+from kepsvgp.inference.prediction import predict
 from kepsvgp.training.objective import LossTerms, loss
 
 try:

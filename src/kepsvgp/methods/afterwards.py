@@ -12,7 +12,8 @@ from kepsvgp.data.progress import track
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import CHECKPOINTS, weights_about
-from kepsvgp.training.loop import is_main_process, train
+from kepsvgp.training.loop import train
+from kepsvgp.training.processes import is_main_process
 
 # fits a model in place, with what makes batches of examples, and shows it
 Fit = Callable[[Classifier, Callable[[Examples], Iterator[Any]]], None]

@@ -18,8 +18,8 @@ from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.noisy import NoisyAttention
 from kepsvgp.config.sections import ModelConfig, Optional, RunConfig, Section
 from kepsvgp.data import Benchmark, batches
+from kepsvgp.inference.calls import call
 from kepsvgp.inference.linear import kep_layers
-from kepsvgp.inference.prediction import call
 from kepsvgp.methods.base import Method, softmax_attention
 from kepsvgp.methods.kep import KEP
 from kepsvgp.runs.folder import RunFolder

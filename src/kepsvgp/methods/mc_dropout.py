@@ -31,8 +31,9 @@ from kepsvgp.attention.base import (
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
+from kepsvgp.inference.calls import call
 from kepsvgp.inference.mode import own_copy
-from kepsvgp.inference.prediction import Prediction, call, with_novelty
+from kepsvgp.inference.prediction import Prediction, with_novelty
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops import noise

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
+from kepsvgp.inference.calls import to_device
 from kepsvgp.inference.mode import evaluating
-from kepsvgp.inference.prediction import to_device
 from kepsvgp.models.blocks import Classifier
 
 

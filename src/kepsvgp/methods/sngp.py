@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, Examples
-from kepsvgp.inference.prediction import to_device
+from kepsvgp.inference.calls import to_device
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.pooled import pooled

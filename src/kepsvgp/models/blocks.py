@@ -1,7 +1,7 @@
 """What the Transformers are made of. Everything broadcasts over a leading sample axis."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,33 +16,54 @@ from kepsvgp.ops.private import is_untouched
 
 
 class Classifier(nn.Module):
-    """A network that ends in `head(features(inputs))`.
+    """A Transformer that ends in `head(features(inputs))`.
 
-    Subclasses define `features`, which gives one vector for each example, `(batch, dim)`, or
-    `(sample, batch, dim)` once a layer has drawn samples, and `forward` with the same arguments.
-    `head` is a linear map unless another one is put in its place; one that draws samples
-    itself takes `num_samples` and `generator` too.
+    Subclasses have `blocks` and a `norm`, and define `embed`. `head` is a linear map unless
+    another one is put in its place; one that draws samples itself takes `num_samples` and
+    `generator` too.
     """
+
+    blocks: nn.ModuleList
+    norm: nn.Module
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
 
-    def features(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Pooled features of a batch."""
+    def embed(self, *inputs: Any, **named: Any) -> "Embedded":
+        """The tokens of a batch."""
         raise NotImplementedError
 
-    def logits(
+    def features(
         self,
-        pooled: Float[Tensor, "*sample batch dim"],
-        *,
+        *inputs: Any,
         num_samples: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*samples batch class"]:
-        """What the head makes of pooled features."""
-        if isinstance(self.head, PenalisedLayer):
-            return self.head(pooled, num_samples=num_samples, generator=generator)
-        return self.head(pooled)
+        **named: Any,
+    ) -> Float[Tensor, "*sample batch dim"]:
+        """Normalised mean of the last tokens, with a sample axis once a layer has drawn samples."""
+        x, mask = self.embed(*inputs, **named)
+        blocks = list(self.blocks)
+        return self.norm(encode(blocks, x, mask, num_samples=num_samples, generator=generator))
+
+    def forward(
+        self,
+        *inputs: Any,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+        **named: Any,
+    ) -> Float[Tensor, "*sample batch class"]:
+        """Logits; the inputs are those of `embed`."""
+        draws: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
+        pooled = self.features(*inputs, **draws, **named)
+        return self.head(pooled, **(draws if isinstance(self.head, PenalisedLayer) else {}))
+
+
+class Embedded(NamedTuple):
+    """Tokens, and which of them are real; None where all are."""
+
+    tokens: Float[Tensor, "batch token dim"]
+    mask: Bool[Tensor, "batch token"] | None = None
 
 
 class MLP(nn.Sequential):

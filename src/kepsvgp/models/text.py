@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
-from kepsvgp.models.blocks import Block, Classifier, encode
+from kepsvgp.models.blocks import Block, Classifier, Embedded
 from kepsvgp.ops.dropout import Dropout
 
 
@@ -84,16 +84,13 @@ class TextTransformer(Classifier):
         self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
         self.norm = nn.LayerNorm(dim)
 
-    def features(
+    def embed(
         self,
         tokens: Int[Tensor, "batch token"],
         mask: Bool[Tensor, "batch token"] | None = None,
         features: Float[Tensor, "batch token layer feature"] | None = None,
-        *,
-        num_samples: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch dim"]:
-        """Normalised mean of the last tokens."""
+    ) -> Embedded:
+        """The tokens at their positions; `mask` is True at real ones."""
         if (features is None) != (self.mix is None):
             wanted = "no features" if self.mix is None else "contextual features with the tokens"
             raise UserError(f"this model was built for {wanted}.")
@@ -104,22 +101,8 @@ class TextTransformer(Classifier):
             parts.append(self.mix(features).to(self.norm.weight.dtype))
         # of one part, cat would make a copy
         x = self.to_tokens(torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0])
-        x = self.dropout(x + sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype))
-        pooled = encode(list(self.blocks), x, mask, num_samples=num_samples, generator=generator)
-        return self.norm(pooled)
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch token"],
-        mask: Bool[Tensor, "batch token"] | None = None,
-        features: Float[Tensor, "batch token layer feature"] | None = None,
-        *,
-        num_samples: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch class"]:
-        """Logits; `mask` is True at real tokens."""
-        pooled = self.features(tokens, mask, features, num_samples=num_samples, generator=generator)
-        return self.logits(pooled, num_samples=num_samples, generator=generator)
+        places = sinusoids(tokens.shape[-1], self.dim, x.device).to(x.dtype)
+        return Embedded(self.dropout(x + places), mask)
 
 
 def sinusoids(

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.errors import UserError
-from kepsvgp.models.blocks import Block, Classifier, encode
+from kepsvgp.models.blocks import Block, Classifier, Embedded
 
 
 class VisionTransformer(Classifier):
@@ -40,28 +40,9 @@ class VisionTransformer(Classifier):
         self.blocks = nn.ModuleList(Block(layer, dim, mlp_dim, dropout) for layer in attentions)
         self.norm = nn.LayerNorm(dim)
 
-    def features(
-        self,
-        images: Float[Tensor, "batch channel height width"],
-        *,
-        num_samples: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch dim"]:
-        """Normalised mean of the last tokens."""
-        x = self.to_tokens(patches(images, self.patch_size)) + self.positions
-        pooled = encode(list(self.blocks), x, None, num_samples=num_samples, generator=generator)
-        return self.norm(pooled)
-
-    def forward(
-        self,
-        images: Float[Tensor, "batch channel height width"],
-        *,
-        num_samples: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "*sample batch class"]:
-        """Logits."""
-        pooled = self.features(images, num_samples=num_samples, generator=generator)
-        return self.logits(pooled, num_samples=num_samples, generator=generator)
+    def embed(self, images: Float[Tensor, "batch channel height width"]) -> Embedded:
+        """The patches at their positions."""
+        return Embedded(self.to_tokens(patches(images, self.patch_size)) + self.positions)
 
 
 def num_patches(image_size: tuple[int, int], patch_size: int) -> int:

@@ -22,8 +22,8 @@ from kepsvgp.attention.primal import PrimalAttention
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.errors import UserError
 from kepsvgp.inference.activity import ADVICE, Activity, activity
+from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.mode import evaluating
-from kepsvgp.inference.prediction import call, to_device
 from kepsvgp.maths import svgp
 from kepsvgp.ops.device import find_device
 from kepsvgp.paper.findings import EXAMPLES, findings

@@ -19,7 +19,7 @@ from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.files import write_json
-from kepsvgp.inference.prediction import call, to_device
+from kepsvgp.inference.calls import call, to_device
 from kepsvgp.ops.device import find_device
 from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.paper.plan import Timing

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 from torch import nn
 
@@ -103,10 +104,13 @@ def evaluate(
     # the test set first: others are compared with it
     names.sort(key=lambda name: name != "test")
 
+    device = find_device(config.train.device, is_binding=False)
+    if isinstance(predictor, nn.Module):
+        predictor.to(device)
     measured: SplitMetrics = {}
     for name in names:
-        prediction, seconds = _predict(
-            predictor, examples_of(benchmark, name), config, name, console
+        prediction, seconds = predict_examples(
+            predictor, examples_of(benchmark, name), config, device, name=name, console=console
         )
         run.write_prediction(checkpoint, method, name, prediction)
         assert prediction.targets is not None
@@ -158,22 +162,23 @@ def examples_of(benchmark: Benchmark, split: str) -> Examples:
     raise UserError(f"a split must be train, val, test, shift/… or ood/…; got {split!r}.")
 
 
-class _Timed(NamedTuple):
+class Timed(NamedTuple):
+    """A prediction, and the time it took without that of loading."""
+
     prediction: Prediction
     seconds: float
 
 
-def _predict(
+def predict_examples(
     predictor: nn.Module | Predictor,
     examples: Examples,
     config: RunConfig,
-    name: str,
-    console: Console | None,
-) -> _Timed:
-    """The prediction for a set, and the time it took without that of loading."""
-    device = find_device(config.train.device, is_binding=False)
-    if isinstance(predictor, nn.Module):
-        predictor.to(device)
+    device: torch.device,
+    *,
+    name: str = "",
+    console: Console | None = None,
+) -> Timed:
+    """The prediction for a set as a configuration asks for it; its name stands before progress."""
     loader = batches(examples, config.prediction.batch_size, bucket=True)
     start = time.perf_counter()
     prediction = predict_batches(
@@ -184,4 +189,4 @@ def _predict(
         seed=config.seed,
         device=device,
     )
-    return _Timed(prediction, time.perf_counter() - start - loader.waited)
+    return Timed(prediction, time.perf_counter() - start - loader.waited)

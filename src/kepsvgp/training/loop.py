@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import gather_object, send_to_device
 from jaxtyping import Float
 from rich.console import Console
@@ -32,19 +31,20 @@ from kepsvgp.config.sections import RunConfig, TrainConfig
 from kepsvgp.data import Batch, Benchmark, Examples, batches
 from kepsvgp.data.progress import Display, clock, named
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import call, predict_batches
+from kepsvgp.inference.calls import call
 from kepsvgp.metrics import accuracy, mcc, nll
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops.denormals import flushed_denormals
-from kepsvgp.ops.device import find_device
 from kepsvgp.ops.noise import kept_random_state
+from kepsvgp.runs.evaluation import predict_examples
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import input_shape, make_record
 from kepsvgp.runs.weights import Checkpoint
 from kepsvgp.training.objective import LossTerms, loss
+from kepsvgp.training.processes import make_accelerator, mean_over_processes
 from kepsvgp.training.state import STATE, Position, load_position, load_tensors, save_state
 from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
-from kepsvgp.training.tensorboard import Board, check_board, open_board
+from kepsvgp.training.tensorboard import Write, check_board, open_board
 
 # steps between two looks at the loss, each of which an accelerator has to be waited for
 TERM_STEPS = 10
@@ -81,7 +81,7 @@ class _Session:
     batch_size: int
     steps_per_epoch: int
     kl_weight: float
-    board: Board
+    write_board: Write
     display: Display
 
     @property
@@ -292,7 +292,7 @@ def _finish_epoch(session: _Session, position: Position) -> None:
     config, run = session.config, session.run
     start = time.perf_counter()
     values = validate(session.model, session.benchmark.val, config, session.accelerator)
-    sums = _mean_over_processes(position.sums, session.accelerator)
+    sums = mean_over_processes(position.sums, session.accelerator)
     steps = session.steps_per_epoch
     entry = {
         "epoch": position.epoch + 1,
@@ -324,7 +324,7 @@ def _finish_epoch(session: _Session, position: Position) -> None:
     _save(session, position)
     if session.is_main:
         run.write_history(position.history)
-    session.board.write(entry)
+    session.write_board(entry)
     session.display.say(
         f"epoch {position.epoch}/{config.train.epochs}  {named(entry['train'])}  "
         f"val {named(values)}  {clock(entry['seconds'])}"
@@ -339,16 +339,9 @@ def validate(
     positions = torch.arange(rank, len(examples), world)
     mine = []
     if len(positions) > 0:
-        loader = batches(examples.subset(positions), config.prediction.batch_size, bucket=True)
-        prediction = predict_batches(
-            accelerator.unwrap_model(model),
-            loader,
-            num_samples=config.prediction.num_samples,
-            average=config.prediction.average,
-            seed=config.seed,
-            device=accelerator.device,
-        )
-        mine = [(positions, prediction.probs)]
+        plain, own = accelerator.unwrap_model(model), examples.subset(positions)
+        found = predict_examples(plain, own, config, accelerator.device).prediction
+        mine = [(positions, found.probs)]
     parts = gather_object(mine) if world > 1 else mine
     order = torch.cat([where for where, _ in parts]).argsort()
     probs = torch.cat([probs for _, probs in parts])[order]
@@ -359,40 +352,14 @@ def validate(
     }
 
 
-def make_accelerator(config: TrainConfig) -> Accelerator:
-    """What hides devices, processes and precision from the loop."""
-    device = find_device(config.device)
-    on_cpu = device.type == "cpu"
-    if on_cpu and config.precision == "fp16":
-        raise UserError("train.precision must be 'float32' or 'bf16' on a CPU; got 'fp16'.")
-    # accelerate keeps the precision of the first Accelerator of a process for all later ones
-    AcceleratorState._reset_state(reset_partial_state=False)
-    precision = "no" if config.precision == "float32" else config.precision
-    if device.index is not None:
-        torch.accelerator.set_device_index(device.index)
-    return Accelerator(cpu=on_cpu, mixed_precision=precision)
-
-
-def is_main_process() -> bool:
-    """Whether this process speaks for all of a run's processes."""
-    return PartialState().is_main_process
-
-
 def _save(session: _Session, position: Position) -> None:
-    sums = _mean_over_processes(position.sums, session.accelerator)
+    sums = mean_over_processes(position.sums, session.accelerator)
     if session.is_main:
         scaler = session.accelerator.scaler
         saved = Position(**{**vars(position), "sums": sums})
         saved.scaler = None if scaler is None else scaler.state_dict()
         adam = session.optimizer.optimizer
         save_state(session.run, saved, session.plain, adam)
-
-
-def _mean_over_processes(sums: dict[str, float], accelerator: Accelerator) -> dict[str, float]:
-    if accelerator.num_processes == 1 or not sums:
-        return dict(sums)
-    parts = gather_object([sums])
-    return {name: sum(part[name] for part in parts) / len(parts) for name in sums}
 
 
 def _diverged(terms: dict[str, float], epoch: int, batch: int, config: TrainConfig) -> UserError:

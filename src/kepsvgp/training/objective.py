@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import Penalties, penalised_layers
 from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import logits_of
+from kepsvgp.inference.calls import logits_of
 from kepsvgp.maths.ksvd import at_least_float32
 
 

@@ -1,42 +1,16 @@
 """TensorBoard files, where they are asked for."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from kepsvgp.config.comparison import flatten
 from kepsvgp.errors import UserError
 
-
-class Board:
-    """Writes entries of the history; one that is not enabled writes nothing."""
-
-    def __init__(self, writer: Any | None) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> "Board":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Adds the numbers of one epoch."""
-        if self._writer is None:
-            return
-        for group, values in entry.items():
-            named = values.items() if isinstance(values, Mapping) else [("", values)]
-            for name, value in named:
-                tag = f"{group}/{name}" if name else group
-                self._writer.add_scalar(tag, value, entry["epoch"])
-        self._writer.flush()
+# takes entries of the history
+Write = Callable[[Mapping[str, Any]], None]
 
 
 def check_board(*, enabled: bool) -> None:
@@ -48,10 +22,22 @@ def check_board(*, enabled: bool) -> None:
         )
 
 
-def open_board(folder: Path, *, enabled: bool, start: int = 0) -> Board:
-    """A board in `folder`; entries after epoch `start` that were written before are dropped."""
+@contextmanager
+def open_board(folder: Path, *, enabled: bool, start: int = 0) -> Iterator[Write]:
+    """What writes entries to a board in `folder`, or nothing where it is not enabled.
+
+    Entries after epoch `start` that were written before are dropped.
+    """
     if not enabled:
-        return Board(None)
+        yield lambda entry: None
+        return
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    return Board(SummaryWriter(str(folder), purge_step=start + 1))
+    with closing(SummaryWriter(str(folder), purge_step=start + 1)) as writer:
+
+        def write(entry: Mapping[str, Any]) -> None:
+            for name, value in flatten(entry).items():
+                writer.add_scalar(name.replace(".", "/"), value, entry["epoch"])
+            writer.flush()
+
+        yield write

@@ -29,7 +29,7 @@ from kepsvgp.data.progress import track
 from kepsvgp.data.text import tokens
 from kepsvgp.errors import UserError
 from kepsvgp.files import expanded
-from kepsvgp.inference.prediction import to_device
+from kepsvgp.inference.calls import to_device
 from kepsvgp.ops.device import find_device
 
 if TYPE_CHECKING:
