@@ -19,8 +19,9 @@ from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.data.sets import cola
 from kepsvgp.data.store import data_root
 from kepsvgp.inference.prediction import Predictor, predict_batches
-from kepsvgp.methods import ensemble, kfllla, mc_dropout, sngp, temperature
+from kepsvgp.methods import ensemble, kfllla, mc_dropout, temperature
 from kepsvgp.methods.base import Direct
+from kepsvgp.methods.pooled import pooled
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.runs.record import input_shape
 
@@ -83,7 +84,8 @@ def _predictors(
     models: Mapping[str, Classifier], train: list[Batch], samples: int
 ) -> dict[str, Predictor]:
     """Every method, fitted with the batches at hand where it needs fitting."""
-    sngp.fit_posterior(models["sngp"], train)
+    gp = models["sngp"]
+    gp.head.fit(pooled(gp, inputs)[0] for inputs, _, _ in train)  # pyright: ignore
     direct = {name: Direct(model, samples) for name, model in models.items()}
 
     def laplace(name: str) -> Predictor:

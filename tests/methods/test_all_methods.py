@@ -14,8 +14,9 @@ from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.files import CheckedFolder
+from kepsvgp.inference.posterior import fit_posterior
 from kepsvgp.inference.prediction import Prediction, entropy, predict, predict_batches
-from kepsvgp.methods import ensemble, kfllla, mc_dropout, refitted, temperature
+from kepsvgp.methods import ensemble, kfllla, mc_dropout, temperature
 from kepsvgp.methods.base import Direct
 from kepsvgp.methods.post_hoc import FITTED, PostHoc, Trained
 from kepsvgp.runs.weights import write_weights
@@ -29,7 +30,7 @@ def trained(name: str, shape: Any) -> Any:
     if name == "sngp":
         with torch.no_grad():
             model.head.fit(
-                (model.features(**x) if isinstance(x, dict) else model.features(x), None)
+                model.features(**x) if isinstance(x, dict) else model.features(x)
                 for x, _, _ in make_batches(shape, 10)
             )
     return model
@@ -63,7 +64,8 @@ def fitted(name: str, shape: Any) -> Any:
             return ensemble.Ensemble(tuple(members))
         case "refitted":
             train, val = agreeing(model, shape, 0), agreeing(model, shape, 1)
-            return refitted.fit(Direct(model, num_samples=3), train, val)
+            fit_posterior(model, train, validation=val)
+            return Direct(model, num_samples=3)
     raise AssertionError(name)
 
 
@@ -111,7 +113,7 @@ def test_reloaded_method_predicts_the_same(name: str, tmp_path: Path) -> None:
     direct = tuple(Direct(trained(kind, TEXTS), num_samples=3) for kind in kinds)
 
     kept = load_file(tmp_path / FITTED)
-    again = method.restore(kept, Trained((), DIGITS, "last", direct, None, None))
+    again = method.restore(kept, Trained((), DIGITS, "last", None, None, direct))
 
     assert torch.equal(whole(again, TEXTS, 7).probs, whole(predictor, TEXTS, 7).probs)
 

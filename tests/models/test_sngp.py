@@ -37,7 +37,7 @@ def test_features_approximate_the_rbf_kernel(generator: torch.Generator) -> None
 
 def test_precision_matches_a_loop_over_examples_and_classes(head, generator) -> None:
     x = data(generator)
-    head.fit((part, None) for part in x.split(3))
+    head.fit(x.split(3))
 
     phi = head.features(x)
     p = (phi @ head.weight).softmax(-1)
@@ -54,7 +54,7 @@ def test_precision_matches_a_loop_over_examples_and_classes(head, generator) -> 
 
 def test_draws_have_the_posterior_mean_and_variance(head, generator) -> None:
     x = data(generator)
-    head.fit([(x, None)])
+    head.fit([x])
     head.eval()
     num_samples = 4_000
 
@@ -82,7 +82,7 @@ def test_variance_grows_away_from_the_data(generator: torch.Generator) -> None:
     torch.manual_seed(0)
     head = RandomFeatureGP(DIM, CLASS, num_features=256, lengthscale=0.5).double()
     near = 0.1 * torch.randn(200, DIM, generator=generator, dtype=torch.float64)
-    head.fit([(near, None)])
+    head.fit([near])
 
     far = near + 5.0
     assert head.variance(head.features(far)).min() > head.variance(head.features(near)).max()
@@ -91,9 +91,9 @@ def test_variance_grows_away_from_the_data(generator: torch.Generator) -> None:
 @pytest.mark.parametrize("is_fitted", [False, True])
 def test_state_is_loaded_whether_fitted_or_not(head, generator, is_fitted) -> None:
     if is_fitted:
-        head.fit([(data(generator), None)])
+        head.fit([data(generator)])
     other = RandomFeatureGP(DIM, CLASS, num_features=FEATURE).double()
-    other.fit([(data(generator), None)])
+    other.fit([data(generator)])
 
     other.load_state_dict(head.state_dict())
 

@@ -5,7 +5,7 @@ what it changes. A post-hoc method is fitted to a trained one; see `kepsvgp.meth
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,8 @@ from torch import nn
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.config.plugins import find, place_of, section_kinds
 from kepsvgp.config.sections import ModelConfig, ObjectiveConfig, RunConfig, Section
-from kepsvgp.data import Benchmark
+from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Average, Prediction, Predictor, predict
 from kepsvgp.models.blocks import Classifier
@@ -53,6 +54,36 @@ class Direct:
             generator=generator,
             average=self.average,
         )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is asked, or fitted to: a checkpoint of a run, or of several for an ensemble."""
+
+    runs: tuple[RunFolder, ...]
+    benchmark: Benchmark
+    checkpoint: Checkpoint
+    device: torch.device | None
+    console: Console | None
+    direct: tuple[Any, ...] = ()
+    """The trained models, each asked directly, for what is fitted to them."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the (first) run."""
+        return self.runs[0].config().seed
+
+    def train(self) -> Iterable[Any]:
+        """Batches of the training set, not augmented."""
+        return self._batches(self.benchmark.train, "training set")
+
+    def val(self) -> Iterable[Any]:
+        """Batches of the validation set."""
+        return self._batches(self.benchmark.val, "validation set")
+
+    def _batches(self, examples: Examples, what: str) -> Iterable[Any]:
+        size = self.runs[0].config().prediction.batch_size
+        return track(batches(examples, size, bucket=True), what, self.console)
 
 
 class Method:
@@ -202,9 +233,16 @@ class Method:
             console: Where progress is shown; None for nowhere.
         """
         self.check_installed()
-        self.check_runs((run, *members))
+        runs = (run, *members)
+        self.check_runs(runs)
+        return self.answer(Trained(runs, benchmark, checkpoint, device, console))
+
+    def answer(self, trained: Trained) -> Predictor:
+        """What answers for runs that were checked."""
+        run, *_ = trained.runs
         asked = run.config().prediction
-        return Direct(run.model(checkpoint).to(device), asked.num_samples, asked.average)
+        model = run.model(trained.checkpoint).to(trained.device)
+        return Direct(model, asked.num_samples, asked.average)
 
 
 def softmax_attention(config: ModelConfig) -> nn.Module:

@@ -17,7 +17,6 @@ from kepsvgp.config.comparison import other_inputs
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor
-from kepsvgp.methods.base import Method
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.runs.folder import RunFolder
 
@@ -27,11 +26,7 @@ class DeepEnsemble(PostHoc):
 
     name, title = "ensemble", "Deep ensemble"
     is_ensemble = True
-
-    def __init__(self, base: Method | None = None) -> None:
-        super().__init__(base)
-        if self.name != type(self).name:
-            self.title = f"{self.trained.title} ensemble"
+    title_on = "{} ensemble"
 
     def check_runs(self, runs: Sequence[RunFolder]) -> None:
         """Refuses members that do not answer the same question, and one that is there twice."""

@@ -20,11 +20,11 @@ from kepsvgp.config.sections import ModelConfig, Optional, RunConfig, Section
 from kepsvgp.data import Benchmark, batches
 from kepsvgp.inference.calls import call
 from kepsvgp.inference.linear import kep_layers
-from kepsvgp.methods.base import Method, softmax_attention
+from kepsvgp.methods.base import softmax_attention
 from kepsvgp.methods.kep import KEP
+from kepsvgp.methods.two_steps import TwoSteps
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.record import make_record
-from kepsvgp.training.loop import SecondStep, train
+from kepsvgp.training.loop import SecondStep
 
 EXAMPLES = 256
 SAMPLES = 32
@@ -40,11 +40,12 @@ class MatchedNoiseConfig(Section):
     kep_run: Annotated[Path | None, Optional] = None
 
 
-class MatchedNoise(Method):
+class MatchedNoise(TwoSteps):
     """Softmax attention with the noise of a KEP-SVGP in its last layers."""
 
     name, title = "matched_noise", "Softmax with KEP-SVGP's noise"
     section = MatchedNoiseConfig
+    first, beside = KEP, "kep"
     timed_as = "msp"
 
     def attention(self, config: ModelConfig, num_tokens: int | None) -> nn.Module:
@@ -57,34 +58,12 @@ class MatchedNoise(Method):
         model = own.model.model_copy(update={"kep": KEP().settings(kep.model)})
         return own.model_copy(update={"model": model})
 
-    def first_step(self, config: RunConfig) -> RunConfig | None:
-        """The KEP-SVGP, unless one is given."""
-        if self.settings(config.model).kep_run is not None:
-            return None
-        return config.of_method("kep")
-
-    def after(self, config: RunConfig, first: Path) -> RunConfig:
-        """The same with the KEP-SVGP that was trained."""
-        model = config.model.model_copy(update={self.name: MatchedNoiseConfig(kep_run=first)})
-        return config.model_copy(update={"model": model})
-
-    def train(
-        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
-    ) -> RunFolder:
-        """Trains both; the first is a run of its own, `<out>-kep`, if it is not given."""
-        resume = options.get("resume", False)
-        RunFolder(out).check_place(config, make_record(benchmark), resume=resume)
-        first, given = self.first_step(config), self.settings(config.model).kep_run
-        if first is not None:
-            console = options.get("console")
-            kep = KEP().train(first, benchmark, Path(f"{out}-kep"), resume=True, console=console)
-        else:
-            kep = RunFolder(given)
-            KEP().check_runs([kep])
+    def second_step(self, config: RunConfig, benchmark: Benchmark, first: RunFolder) -> SecondStep:
+        """The size of the noise, from a part of the validation set."""
         some = benchmark.val.subset(torch.arange(min(EXAMPLES, len(benchmark.val))))
-        scales = noise_scales(kep.model(), batches(some, 64, bucket=True), seed=config.seed)
+        scales = noise_scales(first.model(), batches(some, 64, bucket=True), seed=config.seed)
         initial = {f"{name}.noise_scale": scale for name, scale in scales.items()}
-        return train(config, benchmark, out, **options, second=SecondStep(config.train, initial))
+        return SecondStep(config.train, initial)
 
 
 @torch.no_grad()

@@ -5,20 +5,18 @@ Results of, say, temperature scaling are called `temperature` on a softmax run a
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
-import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kepsvgp.data import Benchmark, Examples, batches
-from kepsvgp.data.progress import track
 from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods.base import Method
+from kepsvgp.methods.base import Trained as Trained
 from kepsvgp.methods.msp import MSP
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint, weights_about, write_weights
@@ -26,40 +24,12 @@ from kepsvgp.runs.weights import Checkpoint, weights_about, write_weights
 FITTED = "fitted.safetensors"
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a post-hoc method is fitted to: a checkpoint of a run, or of several for an ensemble."""
-
-    runs: tuple[RunFolder, ...]
-    benchmark: Benchmark
-    checkpoint: Checkpoint
-    direct: tuple[Any, ...]
-    """The trained models, each asked directly."""
-    device: torch.device | None
-    console: Console | None
-
-    @property
-    def seed(self) -> int:
-        """The seed of the (first) run."""
-        return self.runs[0].config().seed
-
-    def train(self) -> Iterable[Any]:
-        """Batches of the training set, not augmented."""
-        return self._batches(self.benchmark.train, "training set")
-
-    def val(self) -> Iterable[Any]:
-        """Batches of the validation set."""
-        return self._batches(self.benchmark.val, "validation set")
-
-    def _batches(self, examples: Examples, what: str) -> Iterable[Any]:
-        size = self.runs[0].config().prediction.batch_size
-        return track(batches(examples, size, bucket=True), what, self.console)
-
-
 class PostHoc(Method):
     """A method on top of a trained one, which has the network and the training."""
 
     is_post_hoc: ClassVar[bool] = True
+    title_on: ClassVar[str] = "{} + {}"
+    """What people call it on another method, made of both titles."""
 
     def __init__(self, base: Method | None = None) -> None:
         self._base = base or MSP()
@@ -67,7 +37,7 @@ class PostHoc(Method):
         if not isinstance(self._base, MSP):
             kind = type(self)
             self.name = f"{self._base.name}+{kind.name}"
-            self.title = f"{self._base.title} + {kind.title}"
+            self.title = self.title_on.format(self._base.title, kind.title)
 
     @property
     def trained(self) -> Method:
@@ -86,26 +56,13 @@ class PostHoc(Method):
         """The predictor of which this was kept, for the same models."""
         return self.fit(trained)
 
-    def predictor(
-        self,
-        run: RunFolder,
-        benchmark: Benchmark,
-        checkpoint: Checkpoint,
-        *,
-        members: Sequence[RunFolder] = (),
-        device: torch.device | None = None,
-        console: Console | None = None,
-    ) -> Predictor:
+    def answer(self, trained: Trained) -> Predictor:
         """Loaded where it is fitted already, else fitted and kept with the run."""
-        self.check_installed()
-        runs = (run, *members)
-        self.check_runs(runs)
-        direct = tuple(
-            self._base.predictor(each, benchmark, checkpoint, device=device) for each in runs
-        )
-        trained = Trained(runs, benchmark, checkpoint, direct, device, console)
+        runs, checkpoint, device = trained.runs, trained.checkpoint, trained.device
+        base = partial(self._base.predictor, benchmark=trained.benchmark, checkpoint=checkpoint)
+        trained = replace(trained, direct=tuple(base(each, device=device) for each in runs))
+        run, stamp = runs[0], _stamp(runs, checkpoint)
         folder = run.method_folder(f"{checkpoint}/{type(self).name}")
-        stamp = _stamp(runs, checkpoint)
         if read_stamp(folder) == stamp:
             return self.restore(load_file(folder.check(FITTED), str(device or "cpu")), trained)
         # what another ensemble or other weights said is no longer the method's

@@ -4,16 +4,14 @@ The covariance of q(v) is that of `kepsvgp.inference.posterior.fit_posterior`: G
 training set, with a prior precision that the validation NLL chooses.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from kepsvgp.data import Benchmark
 from kepsvgp.inference.linear import kep_layers
 from kepsvgp.inference.posterior import fit_posterior
-from kepsvgp.methods.base import Direct, Method
+from kepsvgp.methods.base import Direct
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import weights_about
@@ -23,15 +21,14 @@ class Refitted(PostHoc):
     """The posterior of a trained KEP network, fitted again."""
 
     name, title = "refitted", "Refitted posterior"
-
-    def __init__(self, base: Method | None = None) -> None:
-        super().__init__(base)
-        if self.name != type(self).name:
-            self.title = f"{self.trained.title}, refitted"
+    title_on = "{}, refitted"
 
     def fit(self, trained: Trained) -> Direct:
         """Fits the spread to the training set, and its prior to the validation set."""
-        return fit(trained.direct[0], trained.train(), trained.val(), device=trained.device)
+        (direct,) = trained.direct
+        train, val = trained.train(), trained.val()
+        fit_posterior(direct.model, train, validation=val, device=trained.device)
+        return direct
 
     def kept(self, fitted: Direct) -> dict[str, Tensor]:
         """The factors of the covariances."""
@@ -43,18 +40,6 @@ class Refitted(PostHoc):
         for i, layer in enumerate(kep_layers(direct.model)):
             layer.load_state_dict({"v_tril_raw": kept[str(i)]}, strict=False)
         return direct
-
-
-def fit(
-    direct: Direct,
-    train_batches: Iterable[Any],
-    val_batches: Iterable[Any],
-    *,
-    device: torch.device | None = None,
-) -> Direct:
-    """Fits the posterior of a model, in place."""
-    fit_posterior(direct.model, train_batches, validation=val_batches, device=device)
-    return direct
 
 
 def install(run: RunFolder, method: Refitted, benchmark: Benchmark) -> None:

@@ -8,17 +8,15 @@ References:
     Liu et al., 2020, arXiv:2006.10108.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import PositiveFloat
-from torch import Tensor, nn
+from torch import nn
 
 from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, Examples
-from kepsvgp.inference.calls import to_device
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.pooled import pooled
@@ -72,19 +70,7 @@ class SNGP(Method):
         """Trains the network, then fits the posterior of every checkpoint."""
 
         def fit(model: Classifier, batches: Callable[[Examples], Iterable[Any]]) -> None:
-            fit_posterior(model, batches(benchmark.train))
+            assert isinstance(model.head, RandomFeatureGP)
+            model.head.fit(pooled(model, inputs)[0] for inputs, _, _ in batches(benchmark.train))
 
         return train_then(fit, config, benchmark, out, **options)
-
-
-def fit_posterior(
-    model: Classifier, train_batches: Iterable[Any], *, device: torch.device | None = None
-) -> None:
-    """Gives the head of a trained model its posterior, in place."""
-
-    def features() -> Iterator[tuple[Tensor, None]]:
-        for inputs, _, _ in train_batches:
-            yield pooled(model, to_device(inputs, device))[0], None
-
-    assert isinstance(model.head, RandomFeatureGP)
-    model.head.fit(features())

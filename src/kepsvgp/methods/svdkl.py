@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveFloat
-from rich.console import Console
 from torch import Tensor, nn
 
 from kepsvgp.config.comparison import differences, other_inputs
@@ -29,13 +28,13 @@ from kepsvgp.config.sections import (
 from kepsvgp.data import Benchmark
 from kepsvgp.data.benchmark import is_same_split
 from kepsvgp.errors import UserError
-from kepsvgp.methods.base import Library, Method
+from kepsvgp.methods.base import Library
 from kepsvgp.methods.msp import MSP
+from kepsvgp.methods.two_steps import TwoSteps
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.runs.folder import RunFolder
-from kepsvgp.runs.record import make_record
-from kepsvgp.training.loop import SecondStep, train
+from kepsvgp.training.loop import SecondStep
 from kepsvgp.training.steps import derive_seed
 
 # what the weights of both steps must have in common
@@ -73,13 +72,14 @@ class SvdklConfig(Section):
     lr_factor: PositiveFloat = 0.1
 
 
-class SVDKL(Method):
+class SVDKL(TwoSteps):
     """Softmax attention under additive GPs on a grid."""
 
     name, title = "svdkl", "SV-DKL"
     section = SvdklConfig
     library = Library("gpytorch", "GPyTorch", "gp")
     ignores = ("kep_layers", "objective")
+    first, beside = MSP, "softmax"
     # the second step is taken to be as fast as the first
     timed_as = "msp"
 
@@ -102,35 +102,20 @@ class SVDKL(Method):
 
     def first_step(self, config: RunConfig) -> RunConfig | None:
         """The softmax run, unless one is given."""
-        if self.settings(config.model).softmax_run is not None:
-            return None
+        step = super().first_step(config)
         # what concerns the second step alone is no part of the first
-        model = config.model.model_copy(update={"svdkl": SvdklConfig()})
-        return config.model_copy(update={"model": model}).of_method("msp")
-
-    def after(self, config: RunConfig, first: Path) -> RunConfig:
-        """The second step from a softmax run."""
-        svdkl = self.settings(config.model).model_copy(update={"softmax_run": first})
-        return config.model_copy(update={"model": config.model.model_copy(update={"svdkl": svdkl})})
-
-    def train(
-        self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
-    ) -> RunFolder:
-        """Trains both steps, or the second alone where a softmax run is given.
-
-        The first step is a run of its own, `<out>-softmax`, which is used again if it is there.
-        """
-        self.check_installed()
-        RunFolder(out).check_place(
-            config, make_record(benchmark), resume=options.get("resume", False)
+        return step and step.model_copy(
+            update={"model": step.model.model_copy(update={"svdkl": SvdklConfig()})}
         )
-        first = self._softmax_run(config, benchmark, Path(f"{out}-softmax"), options.get("console"))
-        second = SecondStep(
-            self.schedule(config),
-            self.starting_weights(config, first.model()),
-            self.settings(config.model).lr_factor,
-        )
-        return train(config, benchmark, out, **options, second=second)
+
+    def check_first(self, first: RunFolder, config: RunConfig, benchmark: Benchmark) -> None:
+        """Refuses a run of another network, on other data, or one that has not come to its end."""
+        _check(first, config, benchmark)
+
+    def second_step(self, config: RunConfig, benchmark: Benchmark, first: RunFolder) -> SecondStep:
+        """The network of the softmax run, which learns more slowly than the head."""
+        weights = self.starting_weights(config, first.model())
+        return SecondStep(self.schedule(config), weights, self.settings(config.model).lr_factor)
 
     def schedule(self, config: RunConfig) -> TrainConfig:
         """Settings of the loop in the second step."""
@@ -148,17 +133,8 @@ class SVDKL(Method):
         network = {n: t for n, t in softmax.state_dict().items() if not n.startswith("head.")}
         return network | {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
 
-    def _softmax_run(
-        self, config: RunConfig, benchmark: Benchmark, out: Path, console: Console | None
-    ) -> RunFolder:
-        first = self.first_step(config)
-        if first is not None:
-            return MSP().train(first, benchmark, out, resume=True, console=console)
-        return _checked(RunFolder(self.settings(config.model).softmax_run), config, benchmark)
 
-
-def _checked(run: RunFolder, config: RunConfig, benchmark: Benchmark) -> RunFolder:
-    """A softmax run that is given, if it can be the first step."""
+def _check(run: RunFolder, config: RunConfig, benchmark: Benchmark) -> None:
     given = run.path
     if run.config().method != "msp":
         raise UserError(
@@ -182,4 +158,3 @@ def _checked(run: RunFolder, config: RunConfig, benchmark: Benchmark) -> RunFold
             f"model.svdkl.softmax_run must be a run that came to its end; {given} "
             f"{run.unfinished()}. Continue it with --resume."
         )
-    return run

@@ -94,12 +94,12 @@ class RandomFeatureGP(PenalisedLayer):
         return self.precision_tril.numel() > 0
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+    def fit(self, batches: Iterable[Float[Tensor, "example dim"]]) -> None:
         """Computes the posterior's precision from the pooled features of all training data."""
         num_features, num_classes = self.weight.shape
         eye = torch.eye(num_features, dtype=torch.float64, device=self.weight.device)
         precision = eye.repeat(num_classes, 1, 1)
-        for pooled, _ in batches:
+        for pooled in batches:
             phi = self.features(pooled).double()
             p = (phi @ self.weight.double()).softmax(dim=-1)
             # Σ_i p_ik (1 − p_ik) φ_i φ_iᵀ
