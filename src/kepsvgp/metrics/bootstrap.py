@@ -71,23 +71,21 @@ def paired_bootstrap(
     unknown = [name for name in metrics if name not in NAMES]
     if unknown:
         raise UserError(f"metrics must be among {', '.join(NAMES)}; got {', '.join(unknown)}.")
-    if parts is None:
-        sides = [_statistic(probs, labels, metrics) for probs in (probs_a, probs_b)]
-        return _intervals(sides, (len(labels),), num_resamples, level, seed)
-    sizes = tuple(parts)
-    lengths = {len(labels), *(as_tensor(probs).shape[-2] for probs in (probs_a, probs_b))}
-    if lengths != {sum(sizes)} or min(sizes) < 1:
+    both, targets = (as_tensor(probs_a), as_tensor(probs_b)), as_tensor(labels)
+    sizes = (len(targets),) if parts is None else tuple(parts)
+    if parts is not None and (
+        {len(targets), *(probs.shape[-2] for probs in both)} != {sum(sizes)} or min(sizes) < 1
+    ):
         raise UserError(
-            f"parts must be sizes of one example or more that add up to {len(labels)}, for labels "
+            f"parts must be sizes of one example or more that add up to {len(targets)}, for labels "
             f"and both predictions; got {sizes}."
         )
+    # the last end is open, so that predictions of another length are refused as such
+    rows = [slice(*ends) for ends in pairwise([*accumulate(sizes[:-1], initial=0), None])]
     sides = []
-    for probs in (probs_a, probs_b):
-        statistics = [
-            _statistic(as_tensor(probs)[..., start:end, :], as_tensor(labels)[start:end], metrics)
-            for start, end in pairwise(accumulate(sizes, initial=0))
-        ]
-        sides.append(_mean_over_parts(statistics, sizes))
+    for probs in both:
+        of_parts = [_statistic(probs[..., part, :], targets[part], metrics) for part in rows]
+        sides.append(_mean_over_parts(of_parts, sizes))
     return _intervals(sides, sizes, num_resamples, level, seed)
 
 

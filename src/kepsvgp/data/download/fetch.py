@@ -33,7 +33,15 @@ def fetch(
         raise UserError(f"an address must begin with http:// or https://; got {address}.")
     given = path.exists()
     if not given:
-        _download(data_set, address, path, on_progress, pause_seconds)
+        try:
+            how = {"on_progress": on_progress, "pause_seconds": pause_seconds}
+            download(address, path, md5=data_set.md5, **how)
+        except Unreachable as error:
+            raise UserError(
+                f"{address} could not be downloaded ({error}). Try again, and it goes on where it "
+                f"stopped. Without a network: get this file elsewhere (md5 {data_set.md5}), put it "
+                f"to {path} and run `kepsvgp data fetch {data_set.name}` again."
+            ) from None
     elif (actual := md5_of(path)) != data_set.md5:
         raise UserError(
             f"{path} must have the checksum (md5) {data_set.md5} of the publisher's file; it has "
@@ -51,16 +59,3 @@ def fetch(
     if not keep and not given:
         path.unlink()
     return True
-
-
-def _download(
-    data_set: DataSet, url: str, path: Path, on_progress: OnProgress, pause_seconds: float
-) -> None:
-    try:
-        download(url, path, md5=data_set.md5, on_progress=on_progress, pause_seconds=pause_seconds)
-    except Unreachable as error:
-        raise UserError(
-            f"{url} could not be downloaded ({error}). Try again, and it goes on where it "
-            f"stopped. Without a network: get this file elsewhere (md5 {data_set.md5}), put it to "
-            f"{path} and run `kepsvgp data fetch {data_set.name}` again."
-        ) from None

@@ -45,20 +45,17 @@ def corrupted_sets(
     clean = test.subset(torch.arange(len(test))[: config.corruption_limit])
     makers: dict[str, Callable[[], Examples]] = {}
     made_here = []
-    folder = _folder(config, clean) if cache else None
+    folder = functools.cache(functools.partial(_folder, config, clean)) if cache else None
     for kind in corruptions.KINDS:
         path = official / f"{kind}.npy" if official is not None else None
         if path is not None and config.corruptions == "auto" and path.exists():
-            for severity in corruptions.SEVERITIES:
-                makers[f"{kind}/{severity}"] = _official(
-                    config, path, clean, severity, official_size
-                )
+            data_set = f"{config.name}-c"
+            make = functools.partial(_official, clean, path, data_set, official_size)
         else:
             made_here.append(kind)
-            for severity in corruptions.SEVERITIES:
-                makers[f"{kind}/{severity}"] = _generated(
-                    config.seed, clean, kind, severity, folder
-                )
+            make = functools.partial(_generated, clean, kind, config.seed, folder)
+        for severity in corruptions.SEVERITIES:
+            makers[f"{kind}/{severity}"] = functools.partial(make, severity)
     return Shifts(LazyExamples(makers), _notes(made_here, len(clean), len(test)))
 
 
@@ -76,61 +73,39 @@ def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[Note, ...]
     return tuple(Note(text, "shift") for text in notes)
 
 
-def _folder(config: DataConfig, clean: ImageExamples) -> Callable[[], Path]:
-    """Where the corrupted versions of these images are kept; known when first asked for."""
-
-    @functools.cache
-    def find() -> Path:
-        pixels = clean.pixels[clean.places].numpy()
-        name = f"{config.name}-c-{store.key(corruptions.VERSION, config.seed, pixels)}"
-        return store.generated(store.data_root(config.root)) / name
-
-    return find
+def _folder(config: DataConfig, clean: ImageExamples) -> Path:
+    """Where the corrupted versions of these images are kept."""
+    pixels = clean.pixels[clean.places].numpy()
+    name = f"{config.name}-c-{store.key(corruptions.VERSION, config.seed, pixels)}"
+    return store.generated(store.data_root(config.root)) / name
 
 
 def _generated(
-    seed: int,
-    clean: ImageExamples,
-    kind: str,
-    severity: int,
-    folder: Callable[[], Path] | None,
-) -> Callable[[], Examples]:
+    clean: ImageExamples, kind: str, seed: int, folder: Callable[[], Path] | None, severity: int
+) -> ImageExamples:
     def generate() -> np.ndarray:
         pixels = clean.pixels[clean.places]
         return corruptions.corrupt(pixels, kind, severity, seed=seed).numpy()
 
-    def make() -> ImageExamples:
-        if folder is None:
-            return _like(clean, generate())
-        return _like(clean, store.cached(folder() / f"{kind}-{severity}.npy", generate))
-
-    return make
+    file = folder and folder() / f"{kind}-{severity}.npy"
+    pixels = torch.from_numpy(store.cached(file, generate) if file else generate())
+    return image_examples(pixels, clean.labels, clean.normalisation, rows=clean.rows)
 
 
 def _official(
-    config: DataConfig, path: Path, clean: ImageExamples, severity: int, size: int
-) -> Callable[[], Examples]:
-    def make() -> ImageExamples:
-        data_set = f"{config.name}-c"
-        images = store.load_array(store.require(path, data_set))
-        labels_path = store.require(path.parent / "labels.npy", data_set)
-        labels = store.load_array(labels_path)
-        expected = (len(corruptions.SEVERITIES) * size, 32, 32, 3)
-        if images.dtype != np.uint8 or images.shape != expected:
-            came = f"it is {images.dtype} {images.shape}"
-            raise store.refuse(path, f"the official array, uint8 {expected}", came)
-        # five times the test set in its own order, from the mildest to the worst
-        rows = (severity - 1) * size + clean.rows
-        if labels.shape != expected[:1] or not np.array_equal(labels[rows], clean.labels):
-            came = "its labels are not those of the test set"
-            raise store.refuse(labels_path, "the labels of these arrays", came)
-        # a view: the rows are read when a batch wants them
-        pixels = torch.from_numpy(images).movedim(-1, 1)
-        return replace(clean, pixels=pixels, places=rows)
-
-    return make
-
-
-def _like(clean: ImageExamples, pixels: np.ndarray) -> ImageExamples:
-    tensor = torch.from_numpy(pixels)
-    return image_examples(tensor, clean.labels, clean.normalisation, rows=clean.rows)
+    clean: ImageExamples, path: Path, data_set: str, size: int, severity: int
+) -> ImageExamples:
+    images = store.load_array(store.require(path, data_set))
+    labels_path = store.require(path.parent / "labels.npy", data_set)
+    labels = store.load_array(labels_path)
+    expected = (len(corruptions.SEVERITIES) * size, 32, 32, 3)
+    if images.dtype != np.uint8 or images.shape != expected:
+        came = f"it is {images.dtype} {images.shape}"
+        raise store.refuse(path, f"the official array, uint8 {expected}", came)
+    # five times the test set in its own order, from the mildest to the worst
+    rows = (severity - 1) * size + clean.rows
+    if labels.shape != expected[:1] or not np.array_equal(labels[rows], clean.labels):
+        came = "its labels are not those of the test set"
+        raise store.refuse(labels_path, "the labels of these arrays", came)
+    # a view: the rows are read when a batch wants them
+    return replace(clean, pixels=torch.from_numpy(images).movedim(-1, 1), places=rows)
