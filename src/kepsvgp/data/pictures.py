@@ -4,9 +4,11 @@ import hashlib
 import math
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -35,6 +37,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# a file, or what came in another way and says in words what it is
+Picture = Path | BinaryIO
 # longer images than so many frames side by side are cut before they are enlarged
 _MOST_FRAMES = 32
 
@@ -73,7 +77,7 @@ def digests(paths: Sequence[Path]) -> np.ndarray:
     return np.frombuffer(found, np.uint8).reshape(-1, 32)
 
 
-def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
+def read(path: Picture, size: int, *, grayscale: bool = False) -> np.ndarray:
     """One image as bytes (C, size, size): scaled to its shorter side, then cut in the middle."""
     upright = open_upright(path, grayscale=grayscale)
     if upright.size != (size, size):
@@ -83,7 +87,7 @@ def read(path: Path, size: int, *, grayscale: bool = False) -> np.ndarray:
 
 
 def read_middle(
-    path: Path,
+    path: Picture,
     size: tuple[int, int],
     scaled: tuple[int, int],
     *,
@@ -126,17 +130,29 @@ def _without_ends(image: Image.Image, scaled: tuple[int, int]) -> Image.Image:
     return image.crop((left, top, width - left, height - top))
 
 
-def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
+def open_upright(path: Picture, *, grayscale: bool = False) -> Image.Image:
     """One image in its own size, decoded, with one channel or three."""
+    with _opened(path) as image:
+        # a photograph may be stored lying on its side; Pillow's own function also writes the
+        # words around it again, and stumbles over those that cameras get wrong
+        turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        narrow = _in_bytes(image, path)
+        upright = narrow if turn is None else narrow.transpose(turn)
+        return upright.convert("L" if grayscale else "RGB")
+
+
+def num_pixels(path: Picture) -> int:
+    """What an image says that it has, before it is decoded."""
+    with _opened(path) as image:
+        return math.prod(image.size)
+
+
+@contextmanager
+def _opened(path: Picture) -> Iterator[Image.Image]:
     try:
         with Image.open(path, formats=FORMATS) as image:
             _check_size(image, path)
-            # a photograph may be stored lying on its side; Pillow's own function also writes the
-            # words around it again, and stumbles over those that cameras get wrong
-            turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-            narrow = _in_bytes(image, path)
-            upright = narrow if turn is None else narrow.transpose(turn)
-            return upright.convert("L" if grayscale else "RGB")
+            yield image
     except UserError:
         raise
     except _DAMAGE as error:
@@ -147,18 +163,18 @@ def open_upright(path: Path, *, grayscale: bool = False) -> Image.Image:
         raise _too_large(path, str(error)) from None
 
 
-def _check_size(image: Image.Image, path: Path) -> None:
+def _check_size(image: Image.Image, path: Picture) -> None:
     if math.prod(image.size) > MOST_PIXELS:
         raise _too_large(path, f"it has {image.width} × {image.height}")
 
 
-def _too_large(path: Path, came: str) -> UserError:
+def _too_large(path: Picture, came: str) -> UserError:
     return UserError(
         f"{path} must be an image of at most {MOST_PIXELS} pixels; {came}. Scale it down."
     )
 
 
-def _in_bytes(image: Image.Image, path: Path) -> Image.Image:
+def _in_bytes(image: Image.Image, path: Picture) -> Image.Image:
     """The image with 8 bits a value; Pillow's own conversion would clip larger numbers."""
     # so Pillow opens a PGM of 16 bits and, before its version 11, a PNG
     is_wide = image.mode == "I" and image.format in ("PPM", "PNG")

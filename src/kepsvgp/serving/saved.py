@@ -43,7 +43,7 @@ class SavedModel:
 
     Attributes:
         path: The folder it came from.
-        task: What it takes: texts, or paths of image files.
+        task: What it takes: texts, or images, as paths or streams.
         classes: Names of its classes.
         model: The model itself, in evaluation mode.
         prepare: What it takes as inputs, from some that `load` gave.
@@ -138,7 +138,7 @@ def _run_inputs(
     known = record["splits"]["normalisation"]
     normalisation = Normalisation(tuple(known["mean"]), tuple(known["std"]))
 
-    def read(path: Path) -> np.ndarray:
+    def read(path: pictures.Picture) -> np.ndarray:
         return pictures.read(path, side, grayscale=channels == 1)
 
     def examples(images: Sequence[np.ndarray]) -> Examples:
@@ -203,7 +203,7 @@ def _hugging_face_inputs(
         processor = from_folder(transformers.AutoImageProcessor, path)
         grayscale = getattr(model.config, "num_channels", 3) == 1
 
-        def pixels(file: Path) -> Any:
+        def pixels(file: pictures.Picture) -> Any:
             image = pictures.open_upright(file, grayscale=grayscale)
             return dict(processor(image, return_tensors="pt"))
 
@@ -229,7 +229,7 @@ def _timm_inputs(model: Any) -> tuple[Callable[[Any], Any], Callable[[Sequence[A
     crop, filtered = config.get("crop_pct") or 0.875, config.get("interpolation") or "bicubic"
     scaled = tuple(math.floor(side / crop) for side in size)
 
-    def read(path: Path) -> np.ndarray:
+    def read(path: pictures.Picture) -> np.ndarray:
         return pictures.read_middle(
             path,
             size,

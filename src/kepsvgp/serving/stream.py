@@ -71,7 +71,9 @@ def predict_file(
     console = Console(stderr=True)
     saved = open_folder(model, num_samples=num_samples, seed=seed)
     inputs = open_images(source) if saved.task == "image" else open_texts(source, column)
-    rule = _rule(saved, max_risk, confidence, console)
+    rule = find_rule(saved, max_risk, confidence)
+    if rule is not None:
+        console.print(rule.words, highlight=False, soft_wrap=True)
     skipped = 0
     with ExitStack() as stack:
         write = stack.enter_context(_writer(out))
@@ -123,17 +125,11 @@ def _load(saved: SavedModel, row: Row) -> Row:
         return row._replace(problem=str(error))
 
 
-def _rule(
-    saved: SavedModel, max_risk: float | None, confidence: float, console: Console
-) -> Abstainer | None:
-    if max_risk is None:
-        if not Abstainer.is_saved(saved.path):
-            return None
-        rule = Abstainer.load(saved.path)
-    else:
-        rule = saved.abstainer(max_risk, confidence)
-    console.print(rule.words, highlight=False, soft_wrap=True)
-    return rule
+def find_rule(saved: SavedModel, max_risk: float | None, confidence: float) -> Abstainer | None:
+    """The rule for a promise or, where none is asked for, the one saved with the model, if any."""
+    if max_risk is not None:
+        return saved.abstainer(max_risk, confidence)
+    return Abstainer.load(saved.path) if Abstainer.is_saved(saved.path) else None
 
 
 def _report(source: Path, row: Row, console: Console, skip_bad: bool) -> None:
