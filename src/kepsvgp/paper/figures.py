@@ -1,16 +1,17 @@
 """The data of the paper's figures, read back from runs; how they are drawn is not known here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.cells import Missing, Reader
-from kepsvgp.paper.declarations import TITLES
+from kepsvgp.paper.cells import Missing, Reader, Reason
+from kepsvgp.paper.declarations import TITLES, MethodRow
 from kepsvgp.paper.notes import notes_of
 from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.records import OutputRoot
 
-# what figure 2 shows of every corruption
+# what is shown of every corruption
 BARS = ("accuracy", "aurc", "ece", "nll")
 
 
@@ -35,112 +36,79 @@ class FigureData(NamedTuple):
         return self.planned.exhibit.title_for(self.planned.study.dataset)
 
 
-class Answer(NamedTuple):
-    """What one seed of a model has to say: its sets, and `{set: {metric: value}}`."""
-
-    title: str
-    names: list[str]
-    measured: Mapping[str, Mapping[str, float]]
-
-
 def figure_data(planned: PlannedExhibit, root: OutputRoot) -> FigureData:
     """The data of a figure; models whose runs failed are left out, and said to be."""
-    notes = notes_of(planned, root)
-    read = {
-        "figure2": _shifts,
-        "figure3": _confidences,
-        "figure4": _spectra,
-        "figure5": _mean_aurc,
-    }[planned.exhibit.name]
-    return FigureData(planned, read(Reader(planned, root), notes), notes)
+    notes, reader = notes_of(planned, root), Reader(planned, root)
+    match planned.exhibit.name:
+        case "figure2":
+            data = _by_kind(reader, notes, "shift@5", BARS)
+        case "figure3":
+            data = _of_first_seeds(reader, notes, "confidences", _confidences)
+        case "figure4":
+            data = _of_first_seeds(reader, notes, "spectra", _spectra)
+        case _:
+            (data,) = _by_kind(reader, notes, "shift", ("aurc",)).values()
+    return FigureData(planned, data, notes)
 
 
-def _answers(reader: Reader, notes: list[str], selector: str) -> Iterator[Answer]:
-    """What every row and seed has to say about some sets; what is missing goes to the notes."""
-    for row in reader.planned.rows:
-        for seed in reader.planned.seeds:
-            try:
-                names = reader.splits(row, seed, selector)
-                measured = reader.metrics(row, seed)
-            except Missing as missing:
-                notes.append(f"{row.title}, seed {seed}: {missing}.")
-                continue
-            yield Answer(row.title, names, measured)
-
-
-def _shifts(reader: Reader, notes: list[str]) -> dict[str, Any]:
-    panels: dict[str, Any] = {_title(metric): {} for metric in BARS}
-    for title, names, measured in _answers(reader, notes, "shift@5"):
-        for metric in BARS:
-            values = panels[_title(metric)].setdefault(title, {})
-            for name in names:
-                value = measured[name][metric] * METRICS[metric].factor
-                values.setdefault(_kind(name), []).append(value)
+def _by_kind(
+    reader: Reader, notes: list[str], selector: str, metrics: Sequence[str]
+) -> dict[str, Any]:
+    """By metric, model and kind of shift: a mean over the severities for each seed."""
+    panels: dict[str, Any] = {METRICS[metric].title: {} for metric in metrics}
+    for row, seed in product(reader.planned.rows, reader.planned.seeds):
+        try:
+            names, measured = reader.splits(row, seed, selector), reader.metrics(row, seed)
+        except Missing as missing:
+            notes.append(f"{row.title}, seed {seed}: {missing}.")
+            continue
+        for metric in metrics:
+            values = panels[METRICS[metric].title].setdefault(row.title, {})
+            for kind in dict.fromkeys(shift_kind(name)[0] for name in names):
+                each = [measured[name][metric] for name in names if shift_kind(name)[0] == kind]
+                mean = METRICS[metric].factor * sum(each) / len(each)
+                values.setdefault(kind, []).append(mean)
     return panels
 
 
-def _mean_aurc(reader: Reader, notes: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for title, names, measured in _answers(reader, notes, "shift"):
-        for kind in dict.fromkeys(_kind(name) for name in names):
-            each = [measured[name]["aurc"] for name in names if _kind(name) == kind]
-            mean = METRICS["aurc"].factor * sum(each) / len(each)
-            values.setdefault(title, {}).setdefault(kind, []).append(mean)
-    return values
-
-
-def _confidences(reader: Reader, notes: list[str]) -> dict[str, Any]:
-    """Of the first seed: a confidence belongs to a model."""
-    groups: dict[str, Any] = {}
+def _of_first_seeds(
+    reader: Reader, notes: list[str], what: str, read: Callable[[Reader, MethodRow], Any]
+) -> dict[str, Any]:
+    """What belongs to one trained model: that of the first seed of each row."""
+    found = {}
     for row in reader.planned.rows:
         try:
-            familiar = reader.prediction(row, 0, "test")
-            foreign = {
-                name: reader.prediction(row, 0, name) for name in reader.splits(row, 0, "ood")
-            }
+            found[row.title] = read(reader, row)
         except Missing as missing:
             notes.append(f"{row.title}: {missing}.")
-            continue
-        assert familiar.targets is not None
-        correct = familiar.predicted == familiar.targets
-        parts = {
-            "ID correct": familiar.confidence[correct],
-            "ID wrong": familiar.confidence[~correct],
-        }
-        for name, prediction in foreign.items():
-            title = TITLES.get(name.removeprefix("ood/"), name)
-            parts[f"OOD {title}"] = prediction.confidence
-        groups[row.title] = {
-            name: [round(value, 4) for value in part.tolist()] for name, part in parts.items()
-        }
     if reader.planned.study.seeds > 1:
-        notes.append("The confidences are those of the first seed.")
-    return groups
+        notes.append(f"The {what} are those of the first seed.")
+    return found
 
 
-def _spectra(reader: Reader, notes: list[str]) -> dict[str, Any]:
-    spectra = {}
-    for row in reader.planned.rows:
-        try:
-            found = reader.run(row, 0).inspection(reader.checkpoint(row, 0))
-        except Missing as missing:
-            notes.append(f"{row.title}: {missing}.")
-            continue
-        if found is None:
-            notes.append(f"{row.title}: not inspected yet.")
-        else:
-            spectra[row.title] = found.model_dump()
-    if reader.planned.study.seeds > 1:
-        notes.append("The spectra are those of the first seed.")
-    return spectra
+def _confidences(reader: Reader, row: MethodRow) -> dict[str, list[float]]:
+    familiar = reader.prediction(row, 0, "test")
+    foreign = {name: reader.prediction(row, 0, name) for name in reader.splits(row, 0, "ood")}
+    assert familiar.targets is not None
+    correct = familiar.predicted == familiar.targets
+    parts = {
+        "ID correct": familiar.confidence[correct],
+        "ID wrong": familiar.confidence[~correct],
+    }
+    for name, prediction in foreign.items():
+        parts[f"OOD {TITLES.get(name.removeprefix('ood/'), name)}"] = prediction.confidence
+    return {name: [round(value, 4) for value in part.tolist()] for name, part in parts.items()}
 
 
-def _kind(split: str) -> str:
-    """`fog` of `shift/fog/5`; a shift without degrees is its own kind."""
+def _spectra(reader: Reader, row: MethodRow) -> dict[str, Any]:
+    found = reader.run(row, 0).inspection(reader.checkpoint(row, 0))
+    if found is None:
+        raise Missing(Reason("not done", "not inspected yet"))
+    return found.model_dump()
+
+
+def shift_kind(split: str) -> tuple[str, int | None]:
+    """`fog` and 5 of `shift/fog/5`; a shift without degrees is its own kind."""
     name = split.removeprefix("shift/")
     kind, _, severity = name.rpartition("/")
-    return kind if severity.isdigit() else name
-
-
-def _title(metric: str) -> str:
-    return METRICS[metric].title
+    return (kind, int(severity)) if kind and severity.isdigit() else (name, None)

@@ -8,10 +8,10 @@ from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.records import OutputRoot
 from kepsvgp.paper.study import Study, config_name
 
-_CHECKPOINTS = {
-    "score": "those of the best validation score",
-    "nll": "those of the best validation NLL",
-    "last": "those of the last epoch",
+RULES = {
+    "score": "of the epoch with the best validation score",
+    "nll": "of the epoch with the best validation NLL",
+    "last": "of the last epoch",
 }
 
 
@@ -30,7 +30,7 @@ def notes_of(planned: PlannedExhibit, root: OutputRoot) -> list[str]:
         notes.append(f"Configuration {study.budget}, not the paper's: {_reduced(study)}.")
     if study.overrides:
         notes.append(f"Changed on request: {', '.join(study.overrides)}.")
-    notes.append(f"Weights measured: {_CHECKPOINTS[study.checkpoint_of(study.base())]}.")
+    notes.append(f"Weights measured: those {RULES[study.checkpoint_of(study.base())]}.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in data_notes(planned, root)]
     notes += [*exhibit.notes, *_timing_notes(planned, root)]
     if planned.settings:

@@ -10,12 +10,12 @@ import numpy as np
 from kepsvgp.config.plugins import find_method
 from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.metrics.registry import METRICS
+from kepsvgp.paper.figures import BARS, shift_kind
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.models import Comparison, Member, Model, compare
 from kepsvgp.runs.folder import find_runs
 
-SHIFT_METRICS = ("accuracy", "aurc", "ece", "nll")
 # {severity: split}; a shift without degrees has the severity None
 Severities = dict[int | None, str]
 
@@ -92,8 +92,7 @@ def _of_shifts(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
         return
     worst = max((s for splits in kinds.values() for s in splits if s is not None), default=None)
     panels = {
-        METRICS[name].title: _shift_values(comparison, kinds, name, severity=worst)
-        for name in SHIFT_METRICS
+        METRICS[name].title: _shift_values(comparison, kinds, name, severity=worst) for name in BARS
     }
     yield "shift-bars", figures.shift_bars(panels)
     values = _shift_values(comparison, kinds, "aurc")
@@ -104,11 +103,8 @@ def shift_kinds(comparison: Comparison) -> dict[str, Severities]:
     """The shifted sets by their kind and severity."""
     kinds: dict[str, Severities] = {}
     for split in comparison.splits("shift/"):
-        name = split.removeprefix("shift/")
-        kind, _, last = name.rpartition("/")
-        has_degrees = bool(kind) and last.isdigit()
-        severities = kinds.setdefault(kind if has_degrees else name, {})
-        severities[int(last) if has_degrees else None] = split
+        kind, severity = shift_kind(split)
+        kinds.setdefault(kind, {})[severity] = split
     return kinds
 
 

@@ -4,14 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kepsvgp.data.benchmark import read_notes
+from kepsvgp.paper.notes import RULES
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import Comparison
 
-RULES = {
-    "score": "of the epoch with the best validation score",
-    "nll": "of the epoch with the best validation NLL",
-    "last": "of the last epoch",
-}
 OTHER_DATA = {"ood": "out-of-distribution", "shift": "shifted"}
 
 
