@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -77,11 +76,6 @@ def test_importing_the_package_s_help_does_not_import_torch(tmp_path) -> None:
 
     code = "import sys, kepsvgp.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_levels_are_disjoint() -> None:
-    assert all(not left & right for left, right in pairwise(ORDER))
-    assert sum(map(len, ORDER)) == len(LEVEL)
 
 
 def test_contributors_are_shown_the_same_order() -> None:

@@ -1,10 +1,9 @@
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cli.test_train import SMALL, call
+from commands import call
 from torch.testing import assert_close
 
 from kepsvgp.data import batches
@@ -13,42 +12,29 @@ from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving.saved import open_folder
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    return path
-
-
-def test_methods_are_fitted_and_measured_on_top_of_a_run(
-    config, tmp_path, monkeypatch, capsys
-) -> None:
-    out = tmp_path / "run"
-    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
-    run = RunFolder(out)
+def test_methods_are_fitted_and_measured_on_top_of_a_run(trained, capsys) -> None:
+    run = RunFolder(trained)
 
     for method in ("temperature", "kfllla", "kep+mc_dropout"):
-        assert call(monkeypatch, "evaluate", out, "--method", method, "--splits", "test") == 0
+        assert call("evaluate", trained, "--method", method, "--splits", "test") == 0
         name = f"kep+{method.removeprefix('kep+')}"
         assert name in capsys.readouterr().out
         assert run.metrics()["score"][name].keys() == {"test"}
         first = Prediction.load(run.predictions_file("score", name, "test"))
         # once more, from what was saved
-        assert call(monkeypatch, "evaluate", out, "--method", method, "--splits", "test") == 0
+        assert call("evaluate", trained, "--method", method, "--splits", "test") == 0
         again = Prediction.load(run.predictions_file("score", name, "test"))
         assert first.probs.equal(again.probs)
 
 
-def test_refit_gives_a_run_another_spread_and_the_same_mean(
-    config, tmp_path, monkeypatch, capsys
-) -> None:
+def test_refit_gives_a_run_another_spread_and_the_same_mean(config, tmp_path, capsys) -> None:
     out = tmp_path / "run"
     changes = "train.epochs=1", "model.kep.refit=false"
-    assert call(monkeypatch, "train", config, *changes, "--out", out) == 0
+    assert call("train", config, *changes, "--out", out) == 0
     run = RunFolder(out)
     before = run.weights()
 
-    assert call(monkeypatch, "refit", out) == 0
+    assert call("refit", out) == 0
 
     after = run.weights()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -64,31 +50,35 @@ def test_refit_gives_a_run_another_spread_and_the_same_mean(
     assert_close(found.probs, known.probs)
 
     msp = tmp_path / "msp"
-    assert call(monkeypatch, "train", config, "train.epochs=1", "method=msp", "--out", msp) == 0
-    assert call(monkeypatch, "refit", msp) == 2
+    assert call("train", config, "train.epochs=1", "method=msp", "--out", msp) == 0
+    assert call("refit", msp) == 2
     assert "KEP layer" in capsys.readouterr().err
 
 
-def test_evaluate_refuses_what_it_cannot_mean(config, tmp_path, monkeypatch, capsys) -> None:
-    out = tmp_path / "run"
-    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "platt"), "a method must be one of msp, kep"),
+        (("--method", "sgpa+temperature"), "must be asked of a run of 'sgpa'"),
+        (("RUN", "--method", "temperature"), "must have one run; got 2"),
+        (("--method", "ensemble"), "at least two members"),
+        (("--splits", "rain"), "has no 'rain'"),
+        (("--checkpoint", "best"), "must be one of last, score, nll; got 'best'"),
+    ],
+)
+def test_evaluate_refuses_what_it_cannot_mean(trained, capsys, arguments, message) -> None:
+    given = (trained if word == "RUN" else word for word in arguments)
 
-    for arguments, message in (
-        ((out, "--method", "platt"), "a method must be one of msp, kep"),
-        ((out, "--method", "sgpa+temperature"), "must be asked of a run of 'sgpa'"),
-        ((out, out, "--method", "temperature"), "must have one run; got 2"),
-        ((out, "--method", "ensemble"), "at least two members"),
-    ):
-        assert call(monkeypatch, "evaluate", *arguments) == 2
-        assert message in capsys.readouterr().err
+    assert call("evaluate", trained, *given) == 2
+    assert message in capsys.readouterr().err
 
 
-def test_compare_prints_one_table(config, tmp_path, monkeypatch, capsys) -> None:
+def test_compare_prints_one_table(config, tmp_path, capsys) -> None:
     out = tmp_path / "comparison"
     methods = "msp,ensemble,kep,kep+temperature"
 
     arguments = ("--methods", methods, "--seeds", 2, "--out", out, "--splits", "test,ood")
-    assert call(monkeypatch, "compare", config, "train.epochs=1", *arguments) == 0
+    assert call("compare", config, "train.epochs=1", *arguments) == 0
 
     lines = capsys.readouterr().out.splitlines()
     for title in ("MSP", "Deep ensemble", "KEP-SVGP + Temperature scaling"):
@@ -98,11 +88,8 @@ def test_compare_prints_one_table(config, tmp_path, monkeypatch, capsys) -> None
     assert {p.name for p in out.iterdir() if p.is_dir()} == {"msp-0", "msp-1", "kep-0", "kep-1"}
 
 
-@pytest.mark.parametrize("extra", ["laplace"])
-def test_missing_library_ends_in_one_message(config, tmp_path, monkeypatch, capsys, extra) -> None:
-    out = tmp_path / "run"
-    assert call(monkeypatch, "train", config, "train.epochs=1", "--out", out) == 0
-    monkeypatch.setitem(sys.modules, extra, None)
+def test_missing_library_ends_in_one_message(trained, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "laplace", None)
 
-    assert call(monkeypatch, "evaluate", out, "--method", "kfllla") == 2
+    assert call("evaluate", trained, "--method", "kfllla") == 2
     assert "pip install 'kepsvgp[laplace]'" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from cli.test_train import SMALL, call
+from commands import SMALL, call
 from datafiles import write_images, write_vocabulary
 
 from kepsvgp.runs.folder import RunFolder
@@ -19,27 +19,27 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_finds_its_own_data_from_another_folder(project, monkeypatch, capsys) -> None:
-    assert call(monkeypatch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
+    assert call("train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
     data = RunFolder(project / "runs" / "one").config().data
     assert data.path == project / "pictures"
     assert data.root == project / "cache"
 
     monkeypatch.chdir(project / "elsewhere")
 
-    assert call(monkeypatch, "evaluate", "../runs/one", "--splits", "test") == 0
-    assert call(monkeypatch, "train", "../own.toml", "train.epochs=1", "--out", "../runs/two") == 2
+    assert call("evaluate", "../runs/one", "--splits", "test") == 0
+    assert call("train", "../own.toml", "train.epochs=1", "--out", "../runs/two") == 2
     assert f"there is nothing at {project}/elsewhere/pictures" in capsys.readouterr().err
 
 
-def test_a_run_with_a_relative_path_is_resumed(project, monkeypatch) -> None:
-    assert call(monkeypatch, "train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
+def test_a_run_with_a_relative_path_is_resumed(project) -> None:
+    assert call("train", "own.toml", "train.epochs=1", "--out", "runs/one") == 0
 
     arguments = ("own.toml", "train.epochs=1", "--out", "runs/one", "--resume")
-    assert call(monkeypatch, "train", *arguments) == 0
+    assert call("train", *arguments) == 0
     # the same place by another name
-    assert call(monkeypatch, "train", *arguments, f"data.path={project}/pictures") == 0
+    assert call("train", *arguments, f"data.path={project}/pictures") == 0
     (project / "pictures").rename(project / "others")
-    assert call(monkeypatch, "train", *arguments, "data.path=others") == 2
+    assert call("train", *arguments, "data.path=others") == 2
 
 
 @pytest.mark.filterwarnings("ignore::kepsvgp.metrics.inputs.UndefinedMetricWarning")
@@ -53,9 +53,9 @@ def test_columns_of_a_table_are_named_by_flags(tmp_path, monkeypatch, capsys) ->
     monkeypatch.chdir(tmp_path)
     arguments = ("train", "own.toml", "train.epochs=1", "--out", "run", "--text-column", "2024")
 
-    assert call(monkeypatch, *arguments, "--label-column", "marks") == 2
+    assert call(*arguments, "--label-column", "marks") == 2
     assert "its columns are: 2024, mark. Did you mean mark?" in capsys.readouterr().err
-    assert call(monkeypatch, *arguments, "--label-column", "mark") == 0
-    assert call(monkeypatch, "evaluate", "run") == 0
-    assert call(monkeypatch, "evaluate", "run", "--splits", "ood") == 2
+    assert call(*arguments, "--label-column", "mark") == 0
+    assert call("evaluate", "run") == 0
+    assert call("evaluate", "run", "--splits", "ood") == 2
     assert "has no 'ood'" in capsys.readouterr().err

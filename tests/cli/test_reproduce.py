@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import call
 from sweeps import TINY, content_of, files_of
 
-from kepsvgp.cli import main
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.state import STATE
 
@@ -72,12 +72,10 @@ def test_reproduce_writes_tables_and_figures(local) -> None:
     assert page.rstrip().endswith("</html>")
 
 
-def test_reproduce_again_trains_nothing(local, tiny, monkeypatch, capsys) -> None:
+def test_reproduce_again_trains_nothing(local, tiny, capsys) -> None:
     before = {name: path.stat().st_mtime_ns for name, path in files_of(local).items()}
-    arguments = command(tiny, local, "--jobs", 2)[2:]
 
-    monkeypatch.setattr(sys, "argv", arguments)
-    main_exits_well()
+    assert call(*command(tiny, local, "--jobs", 2)[3:]) == 0
 
     assert "[1/" not in capsys.readouterr().err
     after = {name: path.stat().st_mtime_ns for name, path in files_of(local).items()}
@@ -86,23 +84,12 @@ def test_reproduce_again_trains_nothing(local, tiny, monkeypatch, capsys) -> Non
     assert all(name.startswith(("tables/", "figures/", "report-")) for name in changed)
 
 
-def main_exits_well() -> None:
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code
-    else:
-        code = 0
-    assert not code
-
-
-def test_reproduce_dry_run_says_what_is_left(local, tiny, tmp_path, monkeypatch, capsys) -> None:
+def test_reproduce_dry_run_says_what_is_left(local, tiny, tmp_path, capsys) -> None:
     for out, told in (
         (local, r"0 of 2 runs left, about 0 s"),
         (tmp_path / "new", r"2 of 2 runs left, for how long is unknown"),
     ):
-        monkeypatch.setattr(sys, "argv", command(tiny, out, "--dry-run")[2:])
-        main_exits_well()
+        assert call(*command(tiny, out, "--dry-run")[3:]) == 0
         shown = capsys.readouterr().out
         assert re.search(told, shown)
         assert "table7, digits: MSP, Temperature Scaling, MC Dropout" in shown
@@ -234,11 +221,10 @@ def test_reproduce_on_ray_equals_local_processes(
     assert_same(out, local)
 
 
-def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, monkeypatch, capsys) -> None:
+def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, capsys) -> None:
     given = ["table1", "--config", "digits-small", "--rows", "msp,kep", "--dry-run"]
-    monkeypatch.setattr(sys, "argv", ["kepsvgp", "reproduce", *given, "--out", str(tmp_path)])
 
-    main_exits_well()
+    assert call("reproduce", *given, "--out", tmp_path) == 0
     assert "10 of 10 runs left" in capsys.readouterr().out
 
 
@@ -257,18 +243,10 @@ def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, monkeypatch, 
         (("table7", "--ray", "127.0.0.1:1"), "--ray must be the address"),
     ],
 )
-def test_reproduce_tells_a_user_s_mistake(
-    arguments, told, tiny, tmp_path, monkeypatch, capsys
-) -> None:
-    config = () if "--dataset" in arguments else ("--config", str(tiny))
+def test_reproduce_tells_a_user_s_mistake(arguments, told, tiny, tmp_path, capsys) -> None:
+    config = () if "--dataset" in arguments else ("--config", tiny)
     out = tmp_path / "out"
-    monkeypatch.setattr(
-        sys, "argv", ["kepsvgp", "reproduce", *arguments, *config, "--out", str(out)]
-    )
 
-    with pytest.raises(SystemExit) as end:
-        main()
-
-    assert end.value.code == 2
+    assert call("reproduce", *arguments, *config, "--out", out) == 2
     assert told in capsys.readouterr().err
     assert not list(out.glob("*/config.toml"))

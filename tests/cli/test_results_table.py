@@ -38,40 +38,19 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
     return of
 
 
-def numbers(text: str) -> list[str]:
-    return [f"{value:.4f}" for value in METRICS.values() if f"{value:.4f}" in text]
-
-
-def test_shifted_sets_are_named_and_measured_in_whole_words_at_80_columns(terminal) -> None:
-    file = terminal(80)
+@pytest.mark.parametrize("width", [80, 40, None])
+def test_shifted_sets_are_shown_whole_in_parts_where_it_is_narrow(terminal, capsys, width) -> None:
+    file = terminal(width) if width else None
 
     show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
 
-    text = file.getvalue()
-    lines = [line.split() for line in text.splitlines()]
-    for name in NAMES:
-        assert [name, *(f"{value:.4f}" for value in METRICS.values())] in lines
+    text = file.getvalue() if file else capsys.readouterr().out
+    values = [f"{value:.4f}" for value in METRICS.values()]
     assert "…" not in text
-    assert max(len(line) for line in text.splitlines()) <= 80
-
-
-def test_a_redirected_table_is_not_cut(capsys) -> None:
-    show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
-
-    text = capsys.readouterr().out
-    assert "…" not in text
-    assert text.count("12.3456") == len(NAMES)
-
-
-def test_a_narrow_terminal_gets_the_columns_in_parts(terminal) -> None:
-    file = terminal(40)
-
-    show_metrics(Measured(Path("runs/one")), "score", "kep", [f"shift/{name}" for name in NAMES])
-
-    text = file.getvalue()
-    assert len(numbers(text)) == len(METRICS)
-    assert "…" not in text
-    assert text.count(NAMES[0]) > 1
+    assert max(map(len, text.splitlines())) <= (width or 200)
+    assert all(text.count(value) == len(NAMES) for value in values)
+    whole = [line.split() for line in text.splitlines()]
+    assert all(([name, *values] in whole) == (width != 40) for name in NAMES)
 
 
 def test_a_comparison_of_several_seeds_is_whole_at_80_columns(terminal) -> None:

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from kepsvgp.cli import main
+from commands import call
 
 # a model of a moment's training may have every answer wrong
 pytestmark = pytest.mark.filterwarnings("ignore::kepsvgp.metrics.inputs.UndefinedMetricWarning")
@@ -25,14 +24,8 @@ def say(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("c.toml").touch()
 
-    def run(*arguments: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["kepsvgp", *map(str, arguments)])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
+    def run(*arguments: object) -> tuple[int, str, str]:
+        return call(*arguments), *capsys.readouterr()
 
     return run
 

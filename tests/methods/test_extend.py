@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.test_train import call
+from commands import call
 
 from kepsvgp.config.file import load_config
 from kepsvgp.config.plugins import find_method, place_of
@@ -32,11 +32,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_own_method_and_data_are_compared_and_reported(mine, monkeypatch, capsys) -> None:
+def test_own_method_and_data_are_compared_and_reported(mine, capsys) -> None:
     methods = "msp,mine:Cosine,mine:Cosine+temperature"
     options = ("--methods", methods, "--out", "out")
 
-    assert call(monkeypatch, "compare", "mine.toml", *FEW, *options) == 0
+    assert call("compare", "mine.toml", *FEW, *options) == 0
 
     printed = capsys.readouterr().out
     assert all(title in printed for title in ("MSP", "Cosine head", "Cosine head + Temperature"))
@@ -47,14 +47,14 @@ def test_own_method_and_data_are_compared_and_reported(mine, monkeypatch, capsys
     assert not hasattr(RunFolder(mine / "out" / "msp-0").config().model, "cosine")
     assert run.metrics()["score"].keys() == {"cosine", "cosine+temperature"}
 
-    assert call(monkeypatch, "report", "out", "--out", "page.html") == 0
+    assert call("report", "out", "--out", "page.html") == 0
     assert "Cosine head + Temperature scaling" in (mine / "page.html").read_text()
 
 
-def test_own_method_is_a_row_of_the_paper_s_table(mine, monkeypatch, capsys) -> None:
+def test_own_method_is_a_row_of_the_paper_s_table(mine, capsys) -> None:
     rows = ("--rows", "msp,mine:Cosine", "--seeds", 1, "--out", "out", "--config", "mine.toml")
 
-    assert call(monkeypatch, "reproduce", "table1", *FEW, *rows) == 0
+    assert call("reproduce", "table1", *FEW, *rows) == 0
 
     assert "Cosine head" in capsys.readouterr().out
     (page,) = (mine / "out").glob("report-*.html")

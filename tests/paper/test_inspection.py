@@ -7,6 +7,7 @@ from kepsvgp.maths import svgp
 from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import ImageShape, TextShape, build_model
 from kepsvgp.paper.inspection import inspect_model
+from kepsvgp.paper.kernels import factored_svd, layer_features
 
 SMALL = ModelConfig(depth=2, dim=12, num_heads=3, mlp_dim=12, patch_size=2, kep=KepConfig(rank=2))
 
@@ -23,6 +24,15 @@ def kep_model() -> tuple[torch.nn.Module, KEPAttention]:
     layer = model.blocks[-1].attention
     assert isinstance(layer, KEPAttention)
     return model, layer
+
+
+def input_of(layer: KEPAttention, model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """What a layer is given when the model sees these images."""
+    seen = []
+    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model.eval()(images)
+    handle.remove()
+    return seen[0]
 
 
 def test_inspection_names_every_layer_and_counts_examples(generator) -> None:
@@ -60,12 +70,8 @@ def test_inspection_noise_is_that_of_draws(generator) -> None:
     batch = list(image_batches(1, generator))
     kep = inspect_model(model, batch, split="test").layers[1]
 
-    seen = []
-    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
-        model.eval()(batch[0][0])
-        handle.remove()
-        pair = layer.scores(seen[0])
+        pair = layer.scores(input_of(layer, model, batch[0][0]))
         v_tril = svgp.lower_cholesky(layer.v_tril_raw)
         v = svgp.sample_inducing(layer.v_mean, v_tril, 1000, generator=generator)
         # (draw batch head token value) for either branch
@@ -123,12 +129,8 @@ def test_inspection_reads_blocks_of_whole_heads(generator) -> None:
 def test_inspection_tells_the_size_of_the_scores(generator) -> None:
     model, layer = kep_model()
     batch = list(image_batches(1, generator))
-    seen = []
-    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
-        model.eval()(batch[0][0])
-        handle.remove()
-        pair = layer.scores(seen[0])
+        pair = layer.scores(input_of(layer, model, batch[0][0]))
     expected = torch.cat([pair.e, pair.r], dim=-1).square().mean(dim=(0, 2, 3)).sqrt()
 
     kep = inspect_model(model, batch, split="test").layers[1]
@@ -156,14 +158,8 @@ def test_inspection_praises_exact_singular_directions(generator) -> None:
     batch = next(image_batches(1, generator))
     # one example, whose directions are Φ_qᵀ-images of the exact right vectors: W_e = Φ_kᵀ H_r
     one = (batch[0][:1], batch[1][:1], batch[2][:1])
-    seen = []
-    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
-        model.eval()(one[0])
-        handle.remove()
-        from kepsvgp.paper.kernels import factored_svd, layer_features
-
-        features = layer_features(layer, seen[0])
+        features = layer_features(layer, input_of(layer, model, one[0]))
         svd = factored_svd(*features)
         layer.w_e.copy_((features.k.mT @ svd.right[..., :2])[0])
         layer.w_r.copy_((features.q.mT @ svd.left[..., :2])[0])

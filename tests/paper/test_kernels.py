@@ -88,23 +88,21 @@ def test_agreement_of_a_rotated_basis_is_one_for_subspaces_alone(generator) -> N
     assert found.alignment.max() < 0.99
 
 
-def test_agreement_of_orthogonal_subspaces_is_zero() -> None:
-    eye = torch.eye(6, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("rows", "exact", "principal"),
+    [
+        ([0, 1], [2, 3], [0.0, 0.0]),
+        # two equal columns span one direction
+        ([0, 0], [0, 1], [1.0, 0.0]),
+    ],
+)
+def test_agreement_counts_directions_that_the_scores_lack_as_zero(rows, exact, principal) -> None:
+    eye, cosines = torch.eye(6, dtype=torch.float64), torch.tensor(principal, dtype=torch.float64)
 
-    found = agreement(eye[:2], eye[:, 2:4])
+    found = agreement(eye[rows], eye[:, exact])
 
-    assert found.alignment.abs().max() == 0
-    assert found.principal.abs().max() == 0
-    assert found.overlap == 0
-
-
-def test_agreement_counts_directions_that_the_scores_lack_as_zero() -> None:
-    eye = torch.eye(6, dtype=torch.float64)
-    # two equal columns span one direction
-    found = agreement(eye[[0, 0]], eye[:, :2])
-
-    torch.testing.assert_close(found.principal, torch.tensor([1.0, 0.0], dtype=torch.float64))
-    torch.testing.assert_close(found.overlap, torch.tensor(0.5, dtype=torch.float64))
+    torch.testing.assert_close(found.principal, cosines)
+    torch.testing.assert_close(found.overlap, cosines.square().mean())
 
 
 def test_random_scores_lie_in_the_span_of_the_features(generator) -> None:

@@ -87,7 +87,3 @@ def test_pairs_name_rows_of_their_table(table: PaperTable) -> None:
     keys = {row.key for row in table.rows}
     assert all(pair.first in keys and pair.second in keys for pair in table.pairs)
     assert len(keys) == len(table.rows)
-
-
-def test_published_numbers_of_a_figure_are_none() -> None:
-    assert published("figure2") == {}

@@ -11,7 +11,7 @@ from report.folders import compared, draw, write_run
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data.benchmark import Note
 from kepsvgp.methods.post_hoc import FITTED
-from kepsvgp.report.context import BenchmarkContext, benchmark_context, duration
+from kepsvgp.report.context import BenchmarkContext, benchmark_context
 from kepsvgp.report.examples import Source
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import write_weights
@@ -48,12 +48,6 @@ def test_lead_crowns_a_model_only_where_it_is_clearly_best(tmp_path, skill, is_c
 
     assert "KEP-SVGP" in lead
     assert ("MSP" in lead) == (not is_crowned)
-
-
-def test_cards_say_too_few_without_a_colour(one_run) -> None:
-    calibration = context_of(one_run).cards[0].facts[1]
-
-    assert (calibration.value, calibration.state) == ("too few examples to say", "")
 
 
 def test_seeds_that_were_trained_and_not_evaluated_are_counted(tmp_path) -> None:
@@ -153,11 +147,3 @@ def test_models_of_an_ensemble_are_counted_and_are_no_seeds(tmp_path) -> None:
     assert unknown.cells == ("35.0 s per model", "250 ms", "123,456 per model")
     assert [card.made_of for card in context.cards] == ["2 seeds", "3 models"]
     assert not notes_with(context, "different numbers of seeds")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0312, "31 ms"), (61.0, "61.0 s"), (600.0, "10.0 min"), (9000.0, "2.5 h")],
-)
-def test_duration_is_said_in_fitting_units(seconds, text) -> None:
-    assert duration(seconds) == text

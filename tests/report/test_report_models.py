@@ -45,15 +45,12 @@ def test_answers_are_in_the_order_of_positions() -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(whole, name).numpy())
 
 
-def test_answers_without_targets_count_them_unknown() -> None:
+def test_answers_have_no_unknown_targets_right_and_are_finite() -> None:
     found = answers_of(Prediction(torch.tensor([[0.9, 0.1]]), torch.tensor([0.3])))
 
     assert found is not None
     assert found.labels.tolist() == [-1]
     assert not found.correct.any()
-
-
-def test_answers_that_are_not_finite_are_none() -> None:
     assert answers_of(Prediction(torch.tensor([[math.nan, 0.1]]), torch.tensor([0.3]))) is None
 
 

@@ -17,7 +17,7 @@ from kepsvgp.data.examples import Normalisation, image_examples
 from kepsvgp.report import write_report
 from kepsvgp.report.examples import Source, choose, choose_foreign, find_source, show
 from kepsvgp.report.page import make_page, safe_json
-from kepsvgp.report.payload import finite, history_series, pack, pack_share
+from kepsvgp.report.payload import finite, history_series
 from kepsvgp.runs.folder import RunFolder
 
 
@@ -251,13 +251,6 @@ def test_show_cuts_long_texts_and_says_so() -> None:
     assert shown.texts[0].startswith("x" * 12_000 + " …")
     assert "20,000 characters" in shown.texts[0]
     assert shown.texts[1] == TEXTS[1]
-
-
-def test_pack_round_trips() -> None:
-    values = np.array([0.1, 0.7], dtype=np.float32)
-
-    np.testing.assert_array_equal(unpack(pack(values, "f4")), values)
-    np.testing.assert_allclose(unpack(pack_share(values, 2.0)) / 65535 * 2, values, atol=2e-5)
 
 
 def test_finite_replaces_what_json_cannot_say() -> None:

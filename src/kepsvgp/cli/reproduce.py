@@ -210,8 +210,6 @@ def _write_figure(planned: "PlannedExhibit", sweep: "Sweep") -> None:
 
 
 def _draw(name: str, data: dict[str, Any]) -> "Figure":
-    import numpy as np
-
     from kepsvgp.report import figures
     from kepsvgp.runs.inspection import Inspection
 
@@ -219,11 +217,7 @@ def _draw(name: str, data: dict[str, Any]) -> "Figure":
         case "figure2":
             return figures.shift_bars(data)
         case "figure3":
-            groups = {
-                model: {group: np.array(values) for group, values in parts.items()}
-                for model, parts in data.items()
-            }
-            return figures.confidence_separation(groups)
+            return figures.confidence_separation(data)
         case "figure4":
             spectra = {model: Inspection.model_validate(values) for model, values in data.items()}
             return figures.kernel_spectra(spectra)

@@ -8,7 +8,7 @@ from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.paper.plan import Task
 from kepsvgp.paper.published import published
-from kepsvgp.paper.records import Left, RunState, total_epochs
+from kepsvgp.paper.records import Left, RunState
 
 Key = tuple[str, ...]
 
@@ -90,11 +90,10 @@ def paper_hours(tasks: Sequence[Task]) -> float | None:
     """
     times, seconds = published("table4"), 0.0
     for task in tasks:
-        config = task.config
-        row = find_method(config.method).timed_as or config.method
-        timed = times.get(config.data.name, {}).get(row)
+        config, method = task.config, find_method(task.config.method)
+        timed = times.get(config.data.name, {}).get(method.timed_as or config.method)
         if timed is None:
             return None
         share = config.model.depth / _TIMED_DEPTH[config.data.name]
-        seconds += total_epochs(config) * share * timed["seconds_per_epoch"].mean
+        seconds += method.epochs(config) * share * timed["seconds_per_epoch"].mean
     return seconds / 3600

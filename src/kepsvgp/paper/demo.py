@@ -7,7 +7,6 @@ scaling, Monte Carlo dropout and an ensemble.
 """
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.table import Table
 from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.methods.compare import Comparison, compare
-from kepsvgp.metrics.registry import METRICS, Metric
+from kepsvgp.metrics.registry import METRICS
 
 NUM_MEMBERS = 3
 # one corruption in the middle of its range, for each of three seeds
@@ -47,41 +46,34 @@ def run_demo(out: Path, console: Console) -> Comparison:
     return comparison
 
 
-class DemoColumn(NamedTuple):
-    """One column of the table: a metric, averaged over the splits that its group has."""
-
-    group: str
-    prefix: str
-    metric: Metric
-
-
-_COLUMNS = (
-    DemoColumn("test", "test", METRICS["accuracy"]),
-    DemoColumn("", "test", METRICS["nll"]),
-    DemoColumn("", "test", METRICS["ece"]),
-    DemoColumn("corrupted", "shift/", METRICS["accuracy"]),
-    DemoColumn("", "shift/", METRICS["nll"]),
-    DemoColumn("", "shift/", METRICS["ece"]),
-    DemoColumn("photos", "ood/", METRICS["ood_auroc"]),
+# what is shown of which splits, under one heading
+_GROUPS = (
+    ("test", "test", ("accuracy", "nll", "ece")),
+    ("corrupted", "shift/", ("accuracy", "nll", "ece")),
+    ("photos", "ood/", ("ood_auroc",)),
 )
 
 
 def _table(comparison: Comparison) -> Table:
     """Means over seeds, corruptions and sets of other data, the best of a column in bold."""
     table = Table("method", title="digits", title_justify="left", padding=(0, 0))
-    for column in _COLUMNS:
-        heading = f"{column.group}\n{column.metric.title}{column.metric.arrow}"
-        table.add_column(heading, justify="right", no_wrap=True)
-    methods = list(comparison.results)
-    values = np.array([[_mean(comparison, m, column) for column in _COLUMNS] for m in methods])
-    best = (values * [column.metric.sign for column in _COLUMNS]).argmax(axis=0)
-    for number, method in enumerate(methods):
-        cells = [f"{value:.3f}" for value in values[number]]
-        bold = [f"[bold]{c}[/]" if best[i] == number else c for i, c in enumerate(cells)]
+    methods, columns, best = list(comparison.results), [], []
+    for heading, prefix, names in _GROUPS:
+        for number, name in enumerate(names):
+            metric = METRICS[name]
+            group = "" if number else heading
+            table.add_column(
+                f"{group}\n{metric.title}{metric.arrow}", justify="right", no_wrap=True
+            )
+            columns.append([_mean(comparison, method, prefix, name) for method in methods])
+            best.append(np.argmax(metric.sign * np.array(columns[-1])))
+    for place, method in enumerate(methods):
+        cells = [f"{column[place]:.3f}" for column in columns]
+        bold = [f"[bold]{c}[/]" if b == place else c for c, b in zip(cells, best, strict=True)]
         table.add_row(comparison.titles[method], *bold)
     return table
 
 
-def _mean(comparison: Comparison, method: str, column: DemoColumn) -> float:
-    splits = [s for s in comparison.results[method] if s.startswith(column.prefix)]
-    return float(np.mean([comparison.mean(method, split, column.metric.name) for split in splits]))
+def _mean(comparison: Comparison, method: str, prefix: str, metric: str) -> float:
+    splits = [split for split in comparison.results[method] if split.startswith(prefix)]
+    return float(np.mean([comparison.mean(method, split, metric) for split in splits]))

@@ -235,25 +235,24 @@ def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
     report = LayerReport(name=name, kind=kind, heads=heads, singular_values=spectrum.tolist())
     if not isinstance(layer, KEPAttention | PrimalAttention):
         return report
-    left, right = ([getattr(part, side) for part in parts] for side in ("left", "right"))
 
-    def vectors(name: str) -> Sides:
-        sides = [_mean([getattr(s.learnt, name) for s in side], weights) for side in (left, right)]
-        return Sides(left=sides[0].tolist(), right=sides[1].tolist())
+    def mean(which: str, name: str) -> dict[str, Any]:
+        """Of both sides: the learnt scores or those of chance, over the batches."""
+        found = {}
+        for side in ("left", "right"):
+            each = [getattr(getattr(getattr(part, side), which), name) for part in parts]
+            found[side] = _mean([value.reshape(-1) for value in each], weights).tolist()
+        return found
 
     def overlap(which: str) -> Shares:
-        sides = [
-            _mean([getattr(s, which).overlap.unsqueeze(0) for s in side], weights)
-            for side in (left, right)
-        ]
-        return Shares(left=float(sides[0]), right=float(sides[1]))
+        return Shares(**{side: value for side, (value,) in mean(which, "overlap").items()})
 
     report = report.model_copy(
         update={
             "rank": layer.rank,
             "explained": min(1.0, float(spectrum[: layer.rank].sum())),
-            "alignment": vectors("alignment"),
-            "principal": vectors("principal"),
+            "alignment": Sides(**mean("learnt", "alignment")),
+            "principal": Sides(**mean("learnt", "principal")),
             "overlap": overlap("learnt"),
             "chance": overlap("chance"),
             "posterior": _posterior(layer, parts) if isinstance(layer, KEPAttention) else None,

@@ -62,11 +62,6 @@ def write_record(run: RunFolder, record: Record) -> None:
     write_json(run.path / SWEEP_FILE, record._asdict() | {"notes": notes})
 
 
-def total_epochs(config: RunConfig) -> int:
-    """Epochs of a run's own training."""
-    return find_method(config.method).epochs(config)
-
-
 class RunState:
     """A run as it was found: each of its files is read when first needed, and once.
 
@@ -135,7 +130,7 @@ def left_of(task: Task, run: RunState) -> Left:
     try:
         if not run.is_trained:
             # the last step after the last epoch may be missing
-            epochs = max(1, total_epochs(task.config) - len(run.history))
+            epochs = max(1, find_method(task.config.method).epochs(task.config) - len(run.history))
             return everything._replace(epochs=epochs)
         missing = [each for each in task.evaluations if not run.has(each, task.config)]
         is_unseen = task.inspected is not None and run.inspection(task.inspected) is None

@@ -39,13 +39,8 @@ def answers_of(prediction: Prediction) -> Answers | None:
     labels = np.full(count, -1) if prediction.targets is None else prediction.targets.numpy()
     index = np.arange(count) if prediction.index is None else prediction.index.numpy()
     order = np.argsort(index, kind="stable")
+    names = ("probs", "confidence", "predicted", "entropy", "aleatoric")
+    known = {name: getattr(prediction, name).numpy()[order] for name in names}
     return Answers(
-        probs=prediction.probs.numpy()[order],
-        confidence=prediction.confidence.numpy()[order],
-        predicted=prediction.predicted.numpy()[order],
-        entropy=prediction.entropy.numpy()[order],
-        aleatoric=prediction.aleatoric.numpy()[order],
-        labels=labels[order],
-        index=index[order],
-        num_samples=prediction.num_samples,
+        **known, labels=labels[order], index=index[order], num_samples=prediction.num_samples
     )

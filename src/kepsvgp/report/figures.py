@@ -132,7 +132,9 @@ def _name_kinds(axis: Axes, kinds: Sequence[str], *, show: bool) -> None:
 
 
 @mpl.rc_context(STYLE)
-def confidence_separation(groups: Mapping[str, Mapping[str, Float[ndarray, " _"]]]) -> Figure:
+def confidence_separation(
+    groups: Mapping[str, Mapping[str, Sequence[float] | Float[ndarray, " _"]]],
+) -> Figure:
     """Figure 3: densities of confidence, one panel a model, one outline a group of examples.
 
     Args:
