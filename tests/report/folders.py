@@ -143,6 +143,13 @@ def made_inspection(rank: int | None, *, fall: float = 0.6, layers: int = 2) -> 
                 "alignment": {"left": [0.9] * rank, "right": [0.8] * rank},
                 "overlap": {"left": 0.81, "right": 0.77},
                 "chance": {"left": 0.15, "right": 0.14},
+                "activity": {
+                    "word": "collapsed",
+                    "effective_dimension": 7.3,
+                    "allowed": 2.5e-3,
+                    "epistemic": 1.1e-4,
+                    "prior": 0.3,
+                },
                 "findings": ["the scores are far from the exact vectors"],
             }
         parts.append(layer | learnt)

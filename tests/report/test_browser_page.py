@@ -182,6 +182,11 @@ def test_several_benchmarks_are_switched(browser, digits_runs, tmp_path) -> None
     assert "50 test examples" in facts
 
 
+def test_page_says_what_the_draws_of_a_layer_do(tab) -> None:
+    cells = tab.page.locator("#kernel table:visible td").all_inner_texts()
+    assert cells[:5] == ["collapsed", "7.3", "1.1e-4", "2.5e-3", "3.0e-1"]
+
+
 def test_page_without_data_or_predictions_leaves_out_what_it_cannot_show(
     tab, browser, tmp_path
 ) -> None:

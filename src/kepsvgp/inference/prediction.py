@@ -33,8 +33,8 @@ class Prediction:
     """A predictive distribution over classes for each example, with its uncertainty.
 
     Every method ends in one of these, so that metrics, tables and reports know nothing of
-    methods. `entropy` is the total uncertainty, `aleatoric` the part that remains when the model
-    is known, `epistemic` the mutual information between label and model.
+    methods. `entropy` is the total uncertainty, `aleatoric` the mean entropy of the
+    samples, `epistemic` the rest: how much the samples disagree.
     """
 
     probs: Float[Tensor, "example class"]

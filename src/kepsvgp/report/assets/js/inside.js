@@ -27,6 +27,8 @@ function kernelSection(mount, view) {
       el("figcaption", { text: `${name}, ${count(present[0].spectra.examples)} examples. ${told.length ? `${told.join("; ")}.` : ""}` }),
       numbers(`spectrum of layer ${index + 1}`, () => spectrumTable(present, index)),
     );
+    const judged = present.filter((run) => run.spectra.layers[index].activity);
+    if (judged.length) node.append(activityTable(judged, index));
     grid.append(node);
     const learnt = present.filter((run) => run.spectra.layers[index].alignment);
     if (learnt.length) grid.append(alignmentFigure(learnt, index));
@@ -54,6 +56,16 @@ function spectrumTable(runs, index) {
   const most = Math.max(...runs.map((run) => run.spectra.layers[index].cumulative.length));
   const rows = range(most).map((i) => [String(i + 1), ...runs.map((run) => percent(run.spectra.layers[index].cumulative[i], 2))]);
   return table(`Cumulative singular values of layer ${index + 1}`, ["Index", ...runs.map((run) => run.label)], rows, "plain");
+}
+
+function activityTable(runs, index) {
+  const rows = runs.map((run) => {
+    const { activity, posterior } = run.spectra.layers[index];
+    const sizes = [activity.epistemic, activity.allowed, activity.prior, mean(posterior?.scores ?? [])];
+    return [run.label, activity.word, activity.effective_dimension.toFixed(1), ...sizes.map((value) => value.toExponential(1))];
+  });
+  const heads = ["Run", "Layer is", "d_eff", "Draws disagree, nats", "Honest: d_eff / 2N", "Prior's draws", "Size of scores"];
+  return table(`What the draws of layer ${index + 1} do`, heads, rows, "plain");
 }
 
 function alignmentFigure(runs, index) {
