@@ -99,7 +99,7 @@ def main() -> None:
     calibration = inputs_of(data.train.subset(torch.arange(2000)))
     others = inputs_of(data.val)
     old = embeddings(original, others)
-    (chosen,) = select(original, 1, ())
+    (chosen,) = select(original, 1, "zero")
     calls = record(original, [chosen.module], others)[chosen.module]
     found: dict[str, dict[str, float]] = {}
     for name, settings in VARIANTS.items():
@@ -107,6 +107,7 @@ def main() -> None:
         model = convert(
             copy.deepcopy(original),
             1,
+            mean="zero",
             calibration=None if name == "uncalibrated" else calibration,
             **settings,
         ).eval()

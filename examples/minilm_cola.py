@@ -53,7 +53,7 @@ def converted(model: nn.Module, data: Benchmark, options: argparse.Namespace) ->
     some = data.train.subset(torch.arange(min(len(data.train), 2000)))
     calibration = [for_hugging_face(batch).inputs for batch in batches(some, 64, bucket=True)]
     return convert(
-        model, 1, calibration=calibration, rank=options.rank,
+        model, 1, mean="zero", calibration=calibration, rank=options.rank,
         posterior_scale=options.posterior_scale,
     )  # fmt: skip
 

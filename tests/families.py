@@ -1,14 +1,64 @@
-"""Small random models of every supported Hugging Face family, and batches for them."""
+"""Small random models of every Hugging Face family that is served, and batches for them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import transformers
 from torch import Tensor
 
+# those that the paper's layer can take the place of
 TEXT = ("bert", "roberta", "distilbert", "electra")
 IMAGE = ("vit", "deit")
 CLASSES, WIDTH, HEADS, LAYERS = 3, 12, 2, 3
+
+_SIZES = {
+    "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+    "intermediate_size": 17,
+}  # fmt: skip
+_TOKENS = {"vocab_size": 31, "max_position_embeddings": 40, "pad_token_id": 1}
+_PATCHES = {"image_size": 10, "patch_size": 5}
+_GROUPED = {"num_key_value_heads": 1, "head_dim": 4}
+# what a family wants beside or in place of its sizes; None drops one
+_OWN: dict[str, dict[str, Any]] = {
+    "distilbert": {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 17},
+    "albert": {"embedding_size": 8},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "modernbert": {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
+    "longformer": {"attention_window": 4},
+    "bart": {
+        "d_model": WIDTH, "encoder_layers": LAYERS, "decoder_layers": 2, "eos_token_id": 2,
+        "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
+        "encoder_ffn_dim": 17, "decoder_ffn_dim": 17,
+    },
+    "t5": {
+        "d_model": WIDTH, "d_kv": 4, "num_layers": LAYERS, "num_heads": HEADS, "d_ff": 17,
+        "decoder_start_token_id": 0, "eos_token_id": 2,
+    },
+    "gpt2": {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 40},
+    "llama": _GROUPED,
+    "qwen2": _GROUPED,
+    "beit": {"use_relative_position_bias": True},
+    "swin": {
+        "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 2], "num_heads": [2, 2],
+        "window_size": 4,
+    },
+    "videomae": {"num_frames": 4},
+    "audio-spectrogram-transformer": {
+        "patch_size": 8, "frequency_stride": 8, "time_stride": 8, "max_length": 32,
+        "num_mel_bins": 16,
+    },
+    "wav2vec2": {
+        "conv_dim": (8, 8), "conv_stride": (4, 2), "conv_kernel": (8, 3),
+        "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 31,
+    },
+}  # fmt: skip
+_OWN_SIZES = ("distilbert", "bart", "t5", "gpt2", "swin")
+SENTENCES = (
+    *TEXT, "camembert", "xlm-roberta", "albert", "mpnet", "deberta-v2", "modernbert", "longformer",
+    "bart", "t5", "gpt2", "llama", "qwen2",
+)  # fmt: skip
+PICTURES = (*IMAGE, "beit", "dinov2", "clip", "siglip", "swin")
+EVERY = (*SENTENCES, *PICTURES, "videomae", "audio-spectrogram-transformer", "wav2vec2")
 
 
 class Family(NamedTuple):
@@ -18,31 +68,47 @@ class Family(NamedTuple):
 
 def make(name: str, **overrides: object) -> Family:
     torch.manual_seed(0)
-    sizes = {
-        "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "intermediate_size": 17, "num_labels": CLASSES,
-    }  # fmt: skip
-    if name in IMAGE:
-        config = transformers.AutoConfig.for_model(
-            name, **sizes, image_size=10, patch_size=5, **overrides
-        )
-        kind = {"vit": "ViTForImageClassification", "deit": "DeiTForImageClassification"}[name]
-        model = getattr(transformers, kind)(config)
-        return Family(model, {"pixel_values": torch.randn(4, 3, 10, 10)})
-    if name == "distilbert":
-        sizes = {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 17}
-        sizes |= {"num_labels": CLASSES}
-    config = transformers.AutoConfig.for_model(
-        name, vocab_size=31, max_position_embeddings=40, pad_token_id=1, **(sizes | overrides)
+    common = {} if name in _OWN_SIZES else dict(_SIZES)
+    common |= {"num_labels": CLASSES} | _OWN.get(name, {}) | overrides
+    if name in SENTENCES:
+        config = transformers.AutoConfig.for_model(name, **(_TOKENS | common))
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        return Family(model, text_batch([7, 3, 5, 7], eos=2 if name in ("bart", "t5") else None))
+    if name in PICTURES or name == "videomae":
+        return _picture(name, _PATCHES | common)
+    config = transformers.AutoConfig.for_model(name, **common)
+    shape = (4, 400) if name == "wav2vec2" else (4, 32, 16)
+    kind = transformers.AutoModelForAudioClassification
+    return Family(kind.from_config(config), {"input_values": torch.randn(shape)})
+
+
+def _picture(name: str, settings: dict[str, Any]) -> Family:
+    if name in ("clip", "siglip"):
+        vision = settings | {"projection_dim": WIDTH}
+        labels = {"num_labels": vision.pop("num_labels")}
+        config = transformers.AutoConfig.for_model(name, vision_config=vision, **labels)
+    else:
+        config = transformers.AutoConfig.for_model(name, **settings)
+    if name == "videomae":
+        kind = transformers.AutoModelForVideoClassification
+        return Family(kind.from_config(config), {"pixel_values": torch.randn(4, 4, 3, 10, 10)})
+    size = settings["image_size"]
+    kind = transformers.AutoModelForImageClassification
+    model = (
+        transformers.DeiTForImageClassification(config)
+        if name == "deit"
+        else kind.from_config(config)
     )
-    model = transformers.AutoModelForSequenceClassification.from_config(config)
-    return Family(model, text_batch([7, 3, 5, 7]))
+    return Family(model, {"pixel_values": torch.randn(4, 3, size, size)})
 
 
-def text_batch(lengths: list[int], extra: int = 0) -> dict[str, Tensor]:
+def text_batch(lengths: list[int], extra: int = 0, eos: int | None = None) -> dict[str, Tensor]:
     """Token ids and mask; `extra` more columns of padding leave the real tokens as they are."""
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(2, 31, (len(lengths), max(lengths)), generator=generator)
+    ids = torch.randint(3, 31, (len(lengths), max(lengths)), generator=generator)
     ids = torch.nn.functional.pad(ids, (0, extra), value=1)
     mask = torch.arange(ids.shape[1]) < torch.tensor(lengths).unsqueeze(1)
-    return {"input_ids": ids.masked_fill(~mask, 1), "attention_mask": mask.long()}
+    ids = ids.masked_fill(~mask, 1)
+    if eos is not None:
+        ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = eos
+    return {"input_ids": ids, "attention_mask": mask.long()}

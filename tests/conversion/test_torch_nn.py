@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -6,10 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from kepsvgp import convert, loss, predict
+import kepsvgp
+from kepsvgp import loss, predict
 from kepsvgp.attention import fixed_draws
 from kepsvgp.conversion import converted_layers, load_pretrained, save_pretrained
 from kepsvgp.errors import UserError
+
+# the paper's layer in the place of the module
+convert = partial(kepsvgp.convert, mean="zero")
 
 WIDTH, HEADS, CLASSES = 12, 2, 3
 

@@ -66,7 +66,7 @@ def test_hooks_on_remembered_blocks_still_run() -> None:
 
 
 def test_nothing_of_the_model_is_touched() -> None:
-    model = convert(OwnModel(), adapters=[ConvertedOwnAttention])
+    model = convert(OwnModel(), mean="zero", adapters=[ConvertedOwnAttention])
     before = [dict(vars(module)) for module in model.modules()]
 
     with_remembered_trunk(model)(**own_batch())

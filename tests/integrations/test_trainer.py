@@ -136,7 +136,7 @@ def test_data_without_length_needs_the_number_of_examples(tmp_path: Path) -> Non
 def test_best_checkpoint_is_loaded_at_the_end(name: str, tmp_path: Path) -> None:
     """That of the largest loss, which is not the last one."""
     model, batch = families.make(name)
-    convert(model, rank=3)
+    convert(model, mean="zero", rank=3)
     data = examples(batch)
     args = arguments(
         tmp_path, max_steps=4, learning_rate=0.3, save_strategy="steps", save_steps=1,

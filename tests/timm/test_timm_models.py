@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
 from kepsvgp.data import pictures
 from kepsvgp.serving import open_folder
+
+# the paper's layer in the place of the module
+convert = partial(kepsvgp.convert, mean="zero")
 
 ARGUMENTS = {
     "img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2, "num_classes": 3,
@@ -34,14 +38,14 @@ def seeded() -> torch.Generator:
 
 def test_conversion_keeps_the_trained_maps(model: nn.Module) -> None:
     packed = model.blocks[-1].attn.qkv.weight.clone()
-    kepsvgp.convert(model, rank=4)
+    convert(model, rank=4)
     (layer,) = stochastic_layers(model)
     assert isinstance(layer, KEPAttention)
     assert_close(layer.to_qk.weight, packed[: 2 * 12])
 
 
 def test_converted_model_draws_in_evaluation_where_it_is_asked_to(model: nn.Module) -> None:
-    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    convert(model, rank=4, posterior_scale=1.0)
     model.eval()
     with torch.no_grad():
         mean = model(images())
@@ -51,7 +55,7 @@ def test_converted_model_draws_in_evaluation_where_it_is_asked_to(model: nn.Modu
 
 
 def test_prediction_does_not_depend_on_the_batch(model: nn.Module) -> None:
-    kepsvgp.convert(model, layers="all", rank=4, posterior_scale=1.0)
+    convert(model, layers="all", rank=4, posterior_scale=1.0)
     whole = kepsvgp.predict(model, images(), num_samples=5, generator=seeded())
     first = kepsvgp.predict(model, images()[:1], num_samples=5, generator=seeded())
     assert whole.epistemic.max() > 0
@@ -59,7 +63,7 @@ def test_prediction_does_not_depend_on_the_batch(model: nn.Module) -> None:
 
 
 def test_every_new_parameter_gets_a_gradient_and_training_learns(model: nn.Module) -> None:
-    kepsvgp.convert(model, rank=4)
+    convert(model, rank=4)
     labels = torch.tensor([0, 1, 2, 0])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
@@ -77,7 +81,7 @@ def test_every_new_parameter_gets_a_gradient_and_training_learns(model: nn.Modul
 
 
 def test_folder_alone_restores_the_model(model: nn.Module, tmp_path: Path) -> None:
-    kepsvgp.convert(model, rank=4)
+    convert(model, rank=4)
     kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=ARGUMENTS)
     torch.manual_seed(5)
     restored = kepsvgp.load_pretrained(tmp_path / "saved")
@@ -89,17 +93,17 @@ def test_folder_alone_restores_the_model(model: nn.Module, tmp_path: Path) -> No
 def test_normalised_queries_are_refused() -> None:
     model = timm.create_model("vit_tiny_patch16_224", **ARGUMENTS, qk_norm=True)
     with pytest.raises(ValueError, match="q_norm"):
-        kepsvgp.convert(model)
+        convert(model)
 
 
 def test_prediction_takes_a_dict_batch(model: nn.Module) -> None:
-    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    convert(model, rank=4, posterior_scale=1.0)
     named = kepsvgp.predict(model, {"x": images()}, generator=seeded())
     assert_close(named.probs, kepsvgp.predict(model, images(), generator=seeded()).probs)
 
 
 def test_folder_serves_image_files(model: nn.Module, tmp_path: Path) -> None:
-    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    convert(model, rank=4, posterior_scale=1.0)
     kepsvgp.save_pretrained(
         model, tmp_path / "saved", model_args=ARGUMENTS, classes=["cat", "dog", "bird"]
     )
@@ -119,7 +123,7 @@ def test_folder_serves_image_files(model: nn.Module, tmp_path: Path) -> None:
 
 
 def test_exported_graph_equals_the_model_at_other_sizes(model: nn.Module, tmp_path: Path) -> None:
-    kepsvgp.convert(model, rank=4, posterior_scale=1.0)
+    convert(model, rank=4, posterior_scale=1.0)
     path = kepsvgp.export(
         model, tmp_path / "graph.pt2", images(2), num_samples=2, generator=seeded()
     )
@@ -154,7 +158,7 @@ def test_images_are_prepared_as_timm_does(
 def test_image_of_one_channel_is_served(tmp_path: Path) -> None:
     arguments = ARGUMENTS | {"in_chans": 1, "img_size": (16, 24)}
     model = timm.create_model("vit_tiny_patch16_224", **arguments)
-    kepsvgp.convert(model, rank=4)
+    convert(model, rank=4)
     kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=arguments)
     Image.new("RGB", (40, 50), (200, 10, 30)).save(tmp_path / "a.png")
 
@@ -168,7 +172,7 @@ def test_hybrid_model_is_served(tmp_path: Path) -> None:
     """Its patches come from convolutions, behind which there is no map."""
     arguments = {"depth": 2, "num_classes": 3, "img_size": 64}
     model = timm.create_model("vit_base_mci_224", **arguments)
-    kepsvgp.convert(model, rank=4)
+    convert(model, rank=4)
     kepsvgp.save_pretrained(model, tmp_path / "saved", model_args=arguments)
     Image.new("RGB", (80, 90), (200, 10, 30)).save(tmp_path / "a.png")
 

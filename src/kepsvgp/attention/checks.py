@@ -22,10 +22,10 @@ def choice(name: str, value: str, choices: object) -> None:
         raise UserError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
 
 
-def heads(dim: int, num_heads: int) -> None:
+def heads(name: str, dim: int, num_heads: int) -> None:
     """Every head has a share of the width."""
-    if num_heads < 1 or dim % num_heads != 0:
-        raise UserError(f"dim must be divisible by num_heads={num_heads}; got {dim}.")
+    if num_heads < 1 or dim < 1 or dim % num_heads != 0:
+        raise UserError(f"{name} must be divisible by num_heads={num_heads}; got {dim}.")
 
 
 def tokens(

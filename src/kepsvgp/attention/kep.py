@@ -59,6 +59,7 @@ class KEPAttention(KernelSVDAttention):
         branches: `"er"` for the pair; `"ee"` or `"rr"` uses one branch twice (the paper's
             ablation of the asymmetry).
         qk_bias: Whether the query and key maps have a bias.
+        qk_dim: Width of the queries and of the keys, all heads together; `dim` by default.
         dropout: Dropout on the output.
         ksvd_loss: `"objective"` is the paper's J². `"relative"` is J̃², which does not depend on a
             common factor of the coefficients. `"residual"`, for the dual projection, is
@@ -87,6 +88,7 @@ class KEPAttention(KernelSVDAttention):
         noise: Noise = "joint",
         branches: Branches = "er",
         qk_bias: bool = False,
+        qk_dim: int | None = None,
         dropout: float = 0.0,
         ksvd_loss: KSVDLoss = "objective",
         start: Start = "scaled",
@@ -111,7 +113,7 @@ class KEPAttention(KernelSVDAttention):
             raise UserError(f"dropout must be in [0, 1); got {dropout}.")
         super().__init__(
             dim, num_heads, rank=rank, num_landmarks=num_landmarks, projection=projection,
-            qk_bias=qk_bias, ksvd_loss=ksvd_loss,
+            qk_bias=qk_bias, qk_dim=qk_dim, ksvd_loss=ksvd_loss,
         )  # fmt: skip
         self.merge, self.num_tokens = merge, num_tokens
         self.noise, self.branches = noise, branches

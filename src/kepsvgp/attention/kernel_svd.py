@@ -19,6 +19,7 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
+from kepsvgp.errors import UserError
 
 KSVDLoss = Literal["objective", "relative", "residual"]
 
@@ -51,19 +52,28 @@ class KernelSVDAttention(PenalisedAttention, ObservedAttention):
         num_landmarks: int | None,
         projection: Projection,
         qk_bias: bool,
+        qk_dim: int | None = None,
         ksvd_loss: KSVDLoss = "objective",
     ) -> None:
         super().__init__()
+        qk_dim = dim if qk_dim is None else qk_dim
         num_landmarks = 10 * rank if num_landmarks is None else num_landmarks
         checks.positive(dim=dim, num_heads=num_heads, rank=rank, num_landmarks=num_landmarks)
         checks.choice("projection", projection, Projection)
-        checks.heads(dim, num_heads)
+        checks.heads("dim", dim, num_heads)
+        checks.heads("qk_dim", qk_dim, num_heads)
+        if projection == "landmark" and qk_dim != dim:
+            raise UserError(
+                "projection='landmark' must have queries and keys as wide as the tokens, "
+                f"{dim}; got {qk_dim}. Take 'dual' or 'free'."
+            )
         self.dim, self.num_heads, self.rank = dim, num_heads, rank
+        self.head_dim = qk_dim // num_heads
         self.projection, self.num_landmarks = projection, num_landmarks
         self.ksvd_loss = ksvd_loss
         # the processes that share sequences; `sequence_parallel` sets it
         self.sequence_group: dist.ProcessGroup | None = None
-        self.to_qk = nn.Linear(dim, 2 * dim, bias=qk_bias)
+        self.to_qk = nn.Linear(dim, 2 * qk_dim, bias=qk_bias)
         for name, value in PROJECTIONS[projection].learnt(self).items():
             setattr(self, name, value)
         self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))

@@ -67,7 +67,7 @@ class Free(Projector):
 
     def learnt(self, layer: Any) -> dict[str, nn.Parameter | nn.Module]:
         """W_e and W_r (p × s)."""
-        return _weights(layer.num_heads, layer.dim // layer.num_heads, layer.rank)
+        return _weights(layer.num_heads, layer.head_dim, layer.rank)
 
     def scores(self, layer: Any, batch: Batch) -> ScorePair:
         """E = Φ_q W_e and R = Φ_k W_r."""

@@ -192,7 +192,7 @@ class SGPAttention(PenalisedAttention):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        checks.heads(dim, num_heads)
+        checks.heads("dim", dim, num_heads)
         checks.choice("kernel", kernel, Kernel)
         checks.positive(num_inducing=num_inducing)
         self.dim, self.num_heads, self.num_inducing = dim, num_heads, num_inducing

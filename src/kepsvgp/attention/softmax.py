@@ -37,7 +37,7 @@ class SoftmaxAttention(ObservedAttention):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        checks.heads(dim, num_heads)
+        checks.heads("dim", dim, num_heads)
         self.num_heads = num_heads
         self.attention_dropout = attention_dropout
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=bias)

@@ -1,19 +1,20 @@
 """Existing models in, uncertainty-aware models out: torch.nn, Hugging Face, timm, or your own."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from kepsvgp.conversion.base import Adapter as Adapter
-from kepsvgp.conversion.base import Affine as Affine
 from kepsvgp.conversion.base import ConvertedAttention as ConvertedAttention
 from kepsvgp.conversion.base import Source as Source
-from kepsvgp.conversion.base import converted_layers as converted_layers
 from kepsvgp.conversion.base import replace
 from kepsvgp.conversion.folder import load_pretrained as load_pretrained
 from kepsvgp.conversion.folder import save_pretrained as save_pretrained
-from kepsvgp.conversion.selection import Layers, select
+from kepsvgp.conversion.maps import Affine as Affine
+from kepsvgp.conversion.mean import attach, make_pair
+from kepsvgp.conversion.mean import converted_layers as converted_layers
+from kepsvgp.conversion.selection import Layers, Mean, select
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.conversion.warm_start import record, warm_start
 from kepsvgp.errors import UserError
@@ -23,38 +24,51 @@ def convert(
     model: nn.Module,
     layers: Layers = 1,
     *,
+    mean: Mean = "attention",
     calibration: Iterable[Any] | None = None,
     warm_steps: int = 300,
     rank: int | None = None,
     adapters: Sequence[Adapter] = (),
     **settings: Any,
 ) -> nn.Module:
-    """Replaces self-attention modules of `model` by KEP layers, in place, and returns the model.
+    """Gives self-attention modules of `model` a posterior, in place, and returns the model.
 
-    The trained query, key and output maps stay. The new layer begins from the trained values;
-    with `calibration`, it is then fitted to give what the original gave (see
-    `kepsvgp.conversion.warm_start`), so that the model is close to the one it came from before
-    any fine-tuning.
+    With `mean="attention"` the trained modules stay as they are, whatever they do inside, and are
+    the mean function of the pair of GPs that is put beside each: f ~ GP(attention, K Kᵀ). The
+    model answers as before; `fit_posterior` finds how sure it may be, `fit_novelty` what is
+    foreign to it. With `mean="zero"` the modules are replaced by the paper's layer, which begins
+    from the trained maps and wants fine-tuning.
 
     Args:
-        model: A trained model with attention of torch.nn, Hugging Face or timm, loaded already.
-        layers: The last so many attention modules, or their indices, or `"all"`.
-        calibration: A few batches of inputs without labels, each a tensor or a mapping that is
-            passed by keyword.
-        warm_steps: Steps of the fit, for each layer.
-        rank: Rank s of the layers; the width of a head by default.
-        adapters: Subclasses of `ConvertedAttention` for modules of other libraries.
+        model: A trained model of Hugging Face, timm, torch.nn or your own, loaded already.
+        layers: The last so many attention modules, their indices or names, or `"all"`.
+        mean: What the GPs vary around: the attention that was there, or zero.
+        calibration: `mean="zero"`: a few batches of inputs without labels, each a tensor or a
+            mapping that is passed by keyword, to which the layer is fitted so that it gives what
+            the original gave (see `kepsvgp.conversion.warm_start`).
+        warm_steps: Steps of that fit, for each layer.
+        rank: Rank s of the layers; the width of a head by default, at most 32 where it stays.
+        adapters: `mean="zero"`: subclasses of `ConvertedAttention` for modules of other libraries.
         settings: Further arguments of `KEPAttention`, such as `projection` or `noise`; the
             projection is `"dual"` by default, which serves sequences of any length.
     """
+    if mean not in get_args(Mean):
+        raise UserError(f"mean must be 'attention' or 'zero'; got {mean!r}.")
     if warm_steps < 1:
         raise UserError(f"warm_steps must be at least 1; got {warm_steps}.")
-    chosen = select(model, layers, adapters)
+    if mean == "attention" and (calibration is not None or adapters):
+        raise UserError("calibration and adapters must go with mean='zero': nothing is replaced.")
+    chosen = select(model, layers, mean, adapters)
     modules = [candidate.module for candidate in chosen]
     without_nested_tensors(model, modules)
+    if mean == "attention":
+        given = settings if rank is None else settings | {"rank": rank}
+        for module, pair in [(module, make_pair(module, given)) for module in modules]:
+            attach(module, pair)
+        return model
     calls = {} if calibration is None else record(model, modules, calibration)
     made = {}
-    for name, module, adapter in chosen:
+    for name, module, adapter, _ in chosen:
         assert adapter is not None
         made[name] = converted = adapter(module, rank=rank, **settings)
         if calls:

@@ -14,21 +14,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention
+from kepsvgp.conversion.maps import Affine, Maps, find_maps
 from kepsvgp.errors import UserError
 
 # saved with a model in full: it must come back as it was when another version has others
-_DEFAULTS = {
+DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(KEPAttention).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and name != "qk_bias"
+    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("qk_bias", "qk_dim")
 }
-
-
-class Affine(NamedTuple):
-    """A trained linear map, where it is no `nn.Linear` of its own."""
-
-    weight: Float[Tensor, "out dim"]
-    bias: Float[Tensor, " out"] | None
 
 
 class Source(NamedTuple):
@@ -68,11 +62,11 @@ class ConvertedAttention(nn.Module):
                 f"{tuple(source.key.weight.shape)}. Heads of another width cannot be converted."
             )
         rank = dim // source.num_heads if rank is None else rank
-        self.settings: dict[str, Any] = _DEFAULTS | {"rank": rank} | settings
+        self.settings: dict[str, Any] = DEFAULTS | {"rank": rank} | settings
         bias = source.query.bias is not None or source.key.bias is not None
         self.kep = KEPAttention(dim, source.num_heads, qk_bias=bias, **self.settings)
         self.output = nn.Identity() if source.output is None else source.output
-        _copy_maps(self.kep, source)
+        copy_maps(self.kep, source)
         self.kep.to(weight.device, weight.dtype)
         self.train(module.training)
         # maps that were frozen stay so; what is new has to be trained
@@ -85,8 +79,16 @@ class ConvertedAttention(nn.Module):
 
     @classmethod
     def read(cls, module: nn.Module) -> Source:
-        """The parts of `module` to take over."""
-        raise NotImplementedError
+        """The parts of `module` to take over; by default the maps that its structure shows."""
+        maps = find_maps(module)
+        if maps is None:
+            raise UserError(f"{type(module).__name__} has no query, key and value maps to read.")
+        return Source(*maps, cls.output_of(module))
+
+    @classmethod
+    def output_of(cls, module: nn.Module) -> nn.Module | None:
+        """What follows the heads within the module."""
+        return None
 
     @classmethod
     def refusal(cls, module: nn.Module) -> str | None:
@@ -110,15 +112,6 @@ class ConvertedAttention(nn.Module):
         return "" if self.start_error is None else f"start_error={self.start_error:.3f}"
 
 
-def converted_layers(model: nn.Module) -> dict[str, ConvertedAttention]:
-    """The converted attention modules of a model, by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, ConvertedAttention)
-    }
-
-
 def replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
     """Puts `module` in the place called `name`, and wherever else the model has what was there.
 
@@ -135,7 +128,7 @@ def replace(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _copy_maps(kep: KEPAttention, source: Source) -> None:
+def copy_maps(kep: KEPAttention, source: Source | Maps) -> None:
     """Copies the query and key maps, and begins from the values where the projection has them.
 
     With H_e = H_r = X W_vᵀ P, v at its mean I and W = Pᵀ, where P spans the leading directions
@@ -144,10 +137,10 @@ def _copy_maps(kep: KEPAttention, source: Source) -> None:
     maps = (source.query, source.key)
     kep.to_qk.weight.copy_(torch.cat([each.weight for each in maps]))
     if kep.to_qk.bias is not None:
-        none = torch.zeros(kep.dim)
+        none = torch.zeros(len(kep.to_qk.bias) // 2)
         biases = [none if each.bias is None else each.bias.cpu() for each in maps]
         kep.to_qk.bias.copy_(torch.cat(biases))
-    if kep.projection != "dual":
+    if kep.projection != "dual" or len(source.value.weight) != kep.dim:
         return
     # (head value dim)
     values = source.value.weight.float().unflatten(0, (kep.num_heads, -1)).cpu()

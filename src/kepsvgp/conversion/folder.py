@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import load_file, load_model, save_model
 from torch import nn
 
-from kepsvgp.conversion.base import Adapter, converted_layers, replace
+from kepsvgp.conversion.base import Adapter, replace
 from kepsvgp.conversion.build import Build, build, describe
+from kepsvgp.conversion.mean import attach, converted_layers, make_pair, pair_of
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError
@@ -73,10 +74,7 @@ def save_pretrained(
         "version": version("kepsvgp"),
         "build": recipe._asdict(),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "layers": {
-            name: {"adapter": type(layer).__name__, "settings": layer.settings}
-            for name, layer in layers.items()
-        },
+        "layers": {name: _record(layer) for name, layer in layers.items()},
         "classes": None if classes is None else list(classes),
     }
     files = CheckedFolder(folder)
@@ -99,6 +97,32 @@ def save_pretrained(
                 path.replace(temporary)
     # last: a folder with this file is complete
     files.write_json(RECORD, record)
+
+
+def _record(layer: Any) -> dict[str, Any]:
+    pair = pair_of(layer)
+    if pair is not None:
+        return {"mean": "attention", "settings": pair.settings}
+    return {"mean": "zero", "adapter": type(layer).__name__, "settings": layer.settings}
+
+
+def _converted(
+    model: nn.Module,
+    name: str,
+    module: nn.Module,
+    entry: Mapping[str, Any],
+    adapters: Mapping[str, Adapter],
+) -> nn.Module:
+    """The model with one of its modules converted as a record says."""
+    if entry.get("mean") == "attention":
+        attach(module, make_pair(module, entry["settings"]))
+        return model
+    if entry["adapter"] not in adapters:
+        raise UserError(
+            f"adapters must include {entry['adapter']}, which converted {name}; it is not one of "
+            "ours."
+        )
+    return replace(model, name, adapters[entry["adapter"]](module, **entry["settings"]))
 
 
 def is_pretrained(folder: Path) -> bool:
@@ -153,11 +177,6 @@ def load_pretrained(
     model = model.to(getattr(torch, record["dtype"]))
     by_name = {adapter.__name__: adapter for adapter in (*ADAPTERS, *adapters)}
     for name, entry in record["layers"].items():
-        if entry["adapter"] not in by_name:
-            raise UserError(
-                f"adapters must include {entry['adapter']}, which converted {name}; it is not "
-                "one of ours."
-            )
         try:
             module = model.get_submodule(name)
         except AttributeError:
@@ -166,8 +185,7 @@ def load_pretrained(
                 f"{type(model).__name__} without it."
             ) from None
         without_nested_tensors(model, [module])
-        converted = by_name[entry["adapter"]](module, **entry["settings"])
-        model = replace(model, name, converted)
+        model = _converted(model, name, module, entry, by_name)
     # parts may have a type of their own
     stored = load_file(folder / WEIGHTS)
     for each in (model.named_parameters, model.named_buffers):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from kepsvgp.conversion.base import ConvertedAttention, Source
+from kepsvgp.conversion.base import ConvertedAttention
 from kepsvgp.errors import UserError
 
 # another sequence, a cache, rotated positions, and several sequences in one row
@@ -24,7 +24,6 @@ class HuggingFaceAttention(ConvertedAttention):
     """What the families have in common: the call, the mask, and what is refused."""
 
     children_names: ClassVar[frozenset[str]]
-    maps: ClassVar[tuple[str, str, str]]
     output_name: ClassVar[str | None] = None
 
     def __init__(self, module: nn.Module, **settings: Any) -> None:
@@ -47,16 +46,9 @@ class HuggingFaceAttention(ConvertedAttention):
         return "it is causal: a token must not see the ones after it" if causal else None
 
     @classmethod
-    def read(cls, module: nn.Module) -> Source:
-        """The named maps."""
-        query, key, value = (module.get_submodule(name) for name in cls.maps)
-        assert isinstance(query, nn.Linear)
-        assert isinstance(key, nn.Linear)
-        assert isinstance(value, nn.Linear)
-        heads = getattr(module, "num_attention_heads", None) or module.n_heads
-        assert isinstance(heads, int)
-        output = None if cls.output_name is None else module.get_submodule(cls.output_name)
-        return Source(query, key, value, heads, output)
+    def output_of(cls, module: nn.Module) -> nn.Module | None:
+        """The output map, where it is within the module."""
+        return None if cls.output_name is None else module.get_submodule(cls.output_name)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None, **kwargs: Any
@@ -80,14 +72,12 @@ class ConvertedBertAttention(HuggingFaceAttention):
     """Takes the place of the `SelfAttention` of BERT, RoBERTa and ELECTRA."""
 
     children_names = frozenset({"query", "key", "value", "dropout"})
-    maps = ("query", "key", "value")
 
 
 class ConvertedDistilBertAttention(HuggingFaceAttention):
     """Takes the place of the attention of DistilBERT."""
 
     children_names = frozenset({"q_lin", "k_lin", "v_lin", "out_lin", "dropout"})
-    maps = ("q_lin", "k_lin", "v_lin")
     output_name = "out_lin"
 
 
@@ -95,7 +85,6 @@ class ConvertedViTAttention(HuggingFaceAttention):
     """Takes the place of the attention of ViT and DeiT."""
 
     children_names = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-    maps = ("q_proj", "k_proj", "v_proj")
     output_name = "o_proj"
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from kepsvgp.conversion.base import Affine, ConvertedAttention, Source
+from kepsvgp.conversion.base import ConvertedAttention
 from kepsvgp.errors import UserError
 
 
@@ -26,18 +26,10 @@ class ConvertedTimmAttention(ConvertedAttention):
         return None
 
     @classmethod
-    def read(cls, module: nn.Module) -> Source:
-        """The three parts of the packed projection; norm, projection and dropout follow."""
-        packed = module.get_submodule("qkv")
-        assert isinstance(packed, nn.Linear)
-        biases = (None, None, None) if packed.bias is None else packed.bias.chunk(3)
-        weights = packed.weight.chunk(3)
-        query, key, value = (Affine(*pair) for pair in zip(weights, biases, strict=True))
+    def output_of(cls, module: nn.Module) -> nn.Module:
+        """Norm, projection and dropout."""
         names = [name for name in ("norm", "proj", "proj_drop") if hasattr(module, name)]
-        output = nn.Sequential(*(module.get_submodule(name) for name in names))
-        heads = module.num_heads
-        assert isinstance(heads, int)
-        return Source(query, key, value, heads, output)
+        return nn.Sequential(*(module.get_submodule(name) for name in names))
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from kepsvgp.conversion.base import Affine, ConvertedAttention, Source
+from kepsvgp.conversion.base import ConvertedAttention
 from kepsvgp.errors import UserError
 
 
@@ -44,14 +44,9 @@ class ConvertedMultiheadAttention(ConvertedAttention):
         return None
 
     @classmethod
-    def read(cls, module: nn.Module) -> Source:
-        """The three parts of the packed projection, and the output projection."""
-        assert isinstance(module, nn.MultiheadAttention)
-        weights = module.in_proj_weight.chunk(3)
-        bias = module.in_proj_bias
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        query, key, value = (Affine(*pair) for pair in zip(weights, biases, strict=True))
-        return Source(query, key, value, module.num_heads, module.out_proj)
+    def output_of(cls, module: nn.Module) -> nn.Module:
+        """The output projection."""
+        return module.get_submodule("out_proj")
 
     def forward(
         self,

@@ -62,10 +62,12 @@ def observed(
 
 def _of_examples(
     seen: list[Float[Tensor, "sequence part"]], count: int
-) -> Float[Tensor, "{count} part"]:
+) -> Float[Tensor, "example part"]:
     """One row for each example, the mean of all that was seen of it."""
-    # a batch may come in pieces; otherwise the layer is used more than once
-    calls = [torch.cat(seen)] if any(len(each) % count for each in seen) else seen
+    # a batch may come in pieces (a traced graph, whose sizes are open, is not asked whether it
+    # does); otherwise the layer is used more than once
+    in_pieces = type(count) is int and any(each.shape[0] % count for each in seen)
+    calls = [torch.cat(seen)] if in_pieces else seen
     # an example may be several sequences, such as windows
     means = [each.reshape(count, -1, each.shape[-1]).mean(dim=1) for each in calls]
     return torch.stack(means).mean(dim=0)

@@ -28,10 +28,10 @@ from kepsvgp.maths import svgp
 from kepsvgp.ops.device import find_device
 from kepsvgp.paper.findings import EXAMPLES, findings
 from kepsvgp.paper.kernels import (
-    KINDS,
     Agreement,
     agreement,
     factored_svd,
+    kind_of,
     layer_features,
     layer_svd,
     normalised_spectrum,
@@ -119,7 +119,7 @@ def inspect_model(
     """
     device = next(model.parameters()).device
     with evaluating(model) as model:
-        layers = {name: module for name, module in model.named_modules() if type(module) in KINDS}
+        layers = {name: module for name, module in model.named_modules() if kind_of(module)}
         copies = {name: copy.deepcopy(layer).cpu() for name, layer in layers.items()}
         parts: dict[str, list[_Part]] = {name: [] for name in layers}
         count = 0
@@ -230,7 +230,8 @@ def _moments(layer: KEPAttention, e: Tensor, r: Tensor, mask: Tensor | None) -> 
 def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
     weights = [part.weight for part in parts]
     spectrum = _mean([part.spectrum for part in parts], weights)
-    kind = KINDS[type(layer)]
+    kind = kind_of(layer)
+    assert kind is not None
     heads = int(layer.num_heads)  # pyright: ignore[reportArgumentType]
     report = LayerReport(name=name, kind=kind, heads=heads, singular_values=spectrum.tolist())
     if not isinstance(layer, KEPAttention | PrimalAttention):

@@ -26,6 +26,11 @@ KINDS: dict[type[nn.Module], str] = {
 }
 
 
+def kind_of(module: nn.Module) -> str | None:
+    """What a layer is called in inspections; None of one that is not looked into."""
+    return next((kind for known, kind in KINDS.items() if isinstance(module, known)), None)
+
+
 def layer_svd(
     layer: nn.Module,
     x: Float[Tensor, "batch token dim"],

@@ -1,0 +1,180 @@
+"""A posterior for an attention module that stays as it is: f ~ GP(attention, K Kᵀ).
+
+The trained attention is the mean function, whatever it does inside (rotary or relative positions,
+windows, a causal mask), and a pair of GPs on the module's input adds its draw to the output. Its
+own mean is zero at first, so a converted model is the very model that it was. The module keeps
+its place, its class and the names of its weights; the pair is a child called `kep`, and a forward
+hook adds what it draws.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from kepsvgp.attention import KEPAttention
+from kepsvgp.conversion.base import DEFAULTS, ConvertedAttention, copy_maps
+from kepsvgp.conversion.maps import find_heads, find_maps, find_width
+from kepsvgp.errors import UserError
+
+# q(v) at the start: next to no spread, until `fit_posterior` or training finds one
+START_SCALE = 1e-3
+# what is added to a score to hide a token is below, a bias by position above
+_HIDDEN = -1e3
+# attention to another sequence
+_OTHERS = ("encoder_hidden_states", "key_value_states")
+
+
+class Pair(KEPAttention):
+    """The pair of GPs beside an attention module; `settings` are what it was made with."""
+
+    arguments: tuple[str, ...] = ()
+    """Names of the arguments of the module, in order."""
+
+    def __init__(self, dim: int, num_heads: int, settings: dict[str, Any], **given: Any) -> None:
+        super().__init__(dim, num_heads, **settings, **given)
+        self.settings = settings
+
+
+def make_pair(module: nn.Module, settings: Mapping[str, Any]) -> Pair:
+    """A pair for a module, which takes over its trained maps where they are to be had."""
+    maps = find_maps(module)
+    dim = find_width(module) if maps is None else maps.query.weight.shape[1]
+    if dim is None:
+        raise UserError(
+            f"{type(module).__name__} must have a linear map, by which its width is known; it has "
+            "none. Name the module that makes queries and keys."
+        )
+    num_heads = find_heads(module, dim) if maps is None else maps.num_heads
+    if dim % num_heads != 0:
+        maps, num_heads = None, 1
+    width = dim // num_heads
+    head_dim = min(16, width) if maps is None else len(maps.query.weight) // num_heads
+    start = {"rank": min(width, 32), "posterior_scale": START_SCALE}
+    bias = maps is not None and (maps.query.bias is not None or maps.key.bias is not None)
+    pair = Pair(
+        dim,
+        num_heads,
+        DEFAULTS | start | dict(settings),
+        qk_dim=num_heads * head_dim,
+        qk_bias=bias,
+    )
+    if maps is not None:
+        copy_maps(pair, maps)
+    with torch.no_grad():
+        pair.v_mean.zero_()
+        pair.to_output.bias.zero_()
+    like = next(module.parameters())
+    return pair.to(like.device, like.dtype).train(module.training)
+
+
+def attach(module: nn.Module, pair: Pair) -> None:
+    """Puts a pair beside a module."""
+    pair.arguments = tuple(inspect.signature(module.forward).parameters)
+    module.kep = pair
+    module.register_forward_hook(add_draw, with_kwargs=True)
+
+
+def pair_of(module: nn.Module) -> Pair | None:
+    """The pair that `attach` gave a module."""
+    pair = module._modules.get("kep")
+    return pair if isinstance(pair, Pair) else None
+
+
+def converted_layers(model: nn.Module) -> dict[str, Any]:
+    """The modules of a model that have a pair, or are one, by name; each has it as `kep`."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, ConvertedAttention) or pair_of(module) is not None
+    }
+
+
+def add_draw(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """The forward hook: the module's output, and the pair's draw for the same input."""
+    pair: Any = module.kep
+    given = dict(zip(pair.arguments, args, strict=False)) | kwargs
+    tokens = _tokens(module, pair, given)
+    out = output[0] if isinstance(output, tuple) else output
+    if not isinstance(out, Tensor) or out.shape != tokens.shape:
+        raise UserError(
+            f"{type(module).__name__} must give as many tokens as it gets, of the same width; got "
+            f"{tuple(tokens.shape)} and gave "
+            f"{tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__}."
+        )
+    x, mask = _sequences(module, tokens, given)
+    drawn = pair(x, mask)
+    if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
+        drawn = drawn.transpose(0, 1)
+    out = out + drawn.reshape(out.shape).to(out.dtype)
+    return (out, *output[1:]) if isinstance(output, tuple) else out
+
+
+def _tokens(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:
+    tokens = given.get(pair.arguments[0])
+    others = [name for name in _OTHERS if given.get(name) is not None]
+    if isinstance(module, nn.MultiheadAttention):
+        others += [name for name in ("key", "value") if given.get(name) is not tokens]
+    if others or not isinstance(tokens, Tensor):
+        raise UserError(
+            f"{type(module).__name__} must be self-attention: its first argument the tokens, and "
+            f"no others; got {', '.join(others) or type(tokens).__name__}. Convert another layer."
+        )
+    return tokens
+
+
+def _sequences(
+    module: nn.Module, tokens: Tensor, given: Mapping[str, Any]
+) -> tuple[Float[Tensor, "batch token dim"], Bool[Tensor, "batch token"] | None]:
+    """The tokens, batch first, and which of them are real."""
+    if isinstance(module, nn.MultiheadAttention):
+        x = tokens.unsqueeze(0) if tokens.ndim == 2 else tokens
+        x = x if module.batch_first or tokens.ndim == 2 else x.transpose(0, 1)
+        padding = given.get("key_padding_mask")
+        return x, None if padding is None else ~_hidden(padding.reshape(x.shape[:2]))
+    x = tokens.flatten(1, -2) if tokens.ndim > 2 else tokens.unsqueeze(0)
+    masked = given.get("is_index_masked")
+    if masked is not None:
+        return x, ~masked
+    named = (given.get(name) for name in ("attention_mask", "mask", "attn_mask"))
+    return x, real_tokens(next((each for each in named if each is not None), None), x)
+
+
+def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, "..."] | None:
+    """True at the tokens that are no padding, from any mask that attention modules are given.
+
+    A token is real if it may see itself: causal masks, windows and biases by position allow
+    that, and padding does not.
+    """
+    batch, count = x.shape[:2]
+    if not isinstance(mask, Tensor):
+        if mask is None:
+            return None
+        raise UserError(
+            f"the attention mask must be a tensor; got a {type(mask).__name__}. Load the model "
+            "with attn_implementation='sdpa' or 'eager'."
+        )
+    if mask.ndim == 2 and mask.shape == (batch, count):
+        if not mask.is_floating_point():
+            return mask.bool()
+        # a float may hide tokens by large negative numbers, or keep them by ones
+        is_added = (mask < 0).any() | (mask == 0).all()
+        return torch.where(is_added, ~_hidden_if_float(mask), mask != 0)
+    if mask.ndim == 4 and mask.shape[-1] >= count and mask.shape[-2] in (1, count):
+        rows = mask[:, 0, :, -count:]
+        own = rows.diagonal(dim1=-2, dim2=-1) if rows.shape[1] == count else rows[:, 0]
+        real = ~_hidden_if_float(own) if own.is_floating_point() else own.bool()
+        return real.expand(batch, count)
+    # of another grouping, such as windows: nothing there is padding
+    return None
+
+
+def _hidden(padding: Tensor) -> Tensor:
+    return padding if padding.dtype == torch.bool else _hidden_if_float(padding)
+
+
+def _hidden_if_float(added: Tensor) -> Tensor:
+    return added < _HIDDEN

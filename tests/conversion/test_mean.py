@@ -1,0 +1,198 @@
+"""Attention that stays as it is, as the mean function of a pair of GPs, in every family."""
+
+from typing import Any
+
+import families
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import kepsvgp
+from kepsvgp import KEPAttention, convert, fit_novelty, fit_posterior, loss, predict
+from kepsvgp.conversion import converted_layers
+from kepsvgp.conversion.maps import find_maps
+from kepsvgp.conversion.mean import real_tokens
+from kepsvgp.errors import UserError
+
+# DeBERTa's module compiles a function when it is imported
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
+LABELS = torch.tensor([0, 2, 1, 0])
+
+
+def loud(name: str) -> families.Family:
+    """A model that answers to its input: tiny random ones hardly do."""
+    model, batch = families.make(name)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.mul_(5)
+    return families.Family(model.eval(), batch)
+
+
+def spread(model: nn.Module, scale: float = 5.0) -> nn.Module:
+    """Makes draws that matter."""
+    for layer in model.modules():
+        if isinstance(layer, KEPAttention):
+            eye = torch.eye(layer.rank).expand(layer.num_heads, layer.rank, -1, -1)
+            layer.set_factor(scale * eye)
+            with torch.no_grad():
+                layer.to_dual.weight.normal_(generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def answers(model: nn.Module, batch: Any) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return predict(model, batch, num_samples=5, generator=generator).probs
+
+
+@pytest.mark.parametrize("name", families.EVERY)
+def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_path) -> None:
+    model, batch = loud(name)
+    before = model(**batch).logits
+    names = set(model.state_dict())
+
+    convert(model)
+
+    assert torch.equal(model(**batch).logits, before)
+    assert names < set(model.state_dict())
+    (layer,) = converted_layers(model)
+    assert "decoder" not in layer.split(".")
+    assert not layer.startswith("vision_model.head")
+    spread(model)
+    drawn = answers(model, batch)
+    assert (drawn - before.softmax(-1)).abs().max() > 1e-3
+    # at the mean it is still the model that it was
+    assert torch.equal(model(**batch).logits, before)
+    kepsvgp.save_pretrained(model, tmp_path)
+    assert torch.equal(answers(kepsvgp.load_pretrained(tmp_path), batch), drawn)
+
+    fit_novelty(model, [batch])
+    fit_posterior(model, [(batch, LABELS)], prior_precision=1.0)
+    prediction = predict(model, batch, num_samples=3)
+    assert prediction.novelty is not None
+    assert torch.equal(model(**batch).logits, before)
+    model.train()
+    terms = loss(model(**batch), LABELS, model, num_train=4, ksvd_weight=0.1)
+    terms.total.backward()
+    gradients = [p.grad for n, p in model.named_parameters() if ".kep.v_" in n]
+    assert all(g is not None and g.abs().sum() > 0 for g in gradients)
+
+
+@pytest.mark.parametrize("name", families.SENTENCES)
+def test_padding_never_reaches_the_pair(name: str) -> None:
+    model, _ = loud(name)
+    eos = 2 if name in ("bart", "t5") else None
+    spread(convert(model))
+
+    short = answers(model, families.text_batch([7, 3, 5, 7], eos=eos))
+    long = answers(model, families.text_batch([7, 3, 5, 7], extra=4, eos=eos))
+    alone = answers(model, families.text_batch([7], eos=eos))
+
+    assert_close(long, short, rtol=1e-4, atol=1e-5)
+    assert_close(alone, short[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_shared_key_heads_serve_several_query_heads() -> None:
+    model, _ = families.make("llama")
+    attention = model.model.layers[-1].self_attn
+    maps = find_maps(attention)
+    assert maps is not None
+    x = torch.randn(2, 5, families.WIDTH)
+
+    keys = (x @ maps.key.weight.mT).unflatten(-1, (families.HEADS, -1))
+
+    expected = attention.k_proj(x)
+    assert_close(keys, expected.unsqueeze(-2).expand_as(keys))
+
+
+class Own(nn.Module):
+    """Attention of nobody's library: a map of another width inside, positions in its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.back = nn.Linear(10, 7), nn.Linear(7, 10)
+
+    def forward(self, tokens: Tensor, is_needed: bool = True) -> Tensor:
+        mixed = self.mix(tokens)
+        return self.back((mixed @ mixed.mT).softmax(-1) @ mixed)
+
+
+class OwnModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Own(), Own()])
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x.mean(dim=1))
+
+
+def test_own_attention_is_converted_by_its_name(tmp_path) -> None:
+    torch.manual_seed(0)
+    model, x = OwnModel().eval(), torch.randn(4, 6, 10)
+    before = model(x)
+    with pytest.raises(UserError, match=r"layers=\['blocks"):
+        convert(model)
+    with pytest.raises(UserError, match=r"got 'blocks\.2'"):
+        convert(model, ["blocks.2"])
+
+    convert(model, ["blocks.1"])
+
+    assert torch.equal(model(x), before)
+    drawn = answers(spread(model), x)
+    assert (drawn - before.softmax(-1)).abs().max() > 1e-3
+    kepsvgp.save_pretrained(model, tmp_path)
+    loaded = kepsvgp.load_pretrained(tmp_path, model=OwnModel())
+    assert torch.equal(answers(loaded, x), drawn)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_encoder_of_torch_stays_what_it_was(batch_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 17, batch_first=batch_first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x, padding = torch.randn(3, 5, 12), torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    given = x if batch_first else x.transpose(0, 1)
+    before = encoder(given, src_key_padding_mask=padding)
+
+    convert(encoder)
+
+    assert_close(encoder(given, src_key_padding_mask=padding), before, rtol=1e-5, atol=1e-5)
+    with kepsvgp.attention.base.fixed_draws(spread(encoder), 1):
+        full = encoder(given, src_key_padding_mask=padding)
+        part = encoder(given[1:2, :3] if batch_first else given[:3, 1:2])
+    full = full if batch_first else full.transpose(0, 1)
+    part = part if batch_first else part.transpose(0, 1)
+    assert_close(full[1, :3], part[0], rtol=1e-4, atol=1e-4)
+
+
+def test_attention_to_another_sequence_is_refused_where_it_is_used() -> None:
+    attention = nn.MultiheadAttention(12, 2, batch_first=True)
+    model = convert(nn.ModuleDict({"attention": attention}))
+    x = torch.randn(2, 3, 12)
+
+    with pytest.raises(UserError, match="must be self-attention"):
+        model["attention"](x, x + 1, x + 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["bool", "float", "int"])
+def test_real_tokens_are_those_that_see_themselves(causal: bool, kind: str) -> None:
+    lengths = torch.tensor([4, 2, 1])
+    real = torch.arange(4) < lengths.unsqueeze(1)
+    seen = real[:, None, None, :].expand(3, 1, 4, 4)
+    seen = seen & torch.ones(4, 4, dtype=torch.bool).tril() if causal else seen
+    x = torch.zeros(3, 4, 2)
+    mask = seen if kind == "bool" else seen.int()
+    if kind == "float":
+        # a bias by position on top hides nothing
+        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+        mask = mask + 3 * torch.randn(3, 2, 4, 4)
+
+    assert torch.equal(real_tokens(mask, x), real)
+    assert real_tokens(torch.zeros(6, 4, 4), x) is None
