@@ -335,6 +335,13 @@ class KEPAttention(KernelSVDAttention):
         with torch.no_grad():
             self.v_tril_raw.copy_(raw)
 
+    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        """Multiplies v by a factor and divides the map that reads it: the output stays."""
+        self.v_mean.mul_(factor)
+        self.set_factor(factor * svgp.lower_cholesky(self.v_tril_raw))
+        self.to_output.weight.div_(factor)
+
     def _reshape_factor(self, shape: torch.Size) -> None:
         if self.v_tril_raw.shape != shape:
             made = self.v_tril_raw.new_empty(shape)

@@ -25,7 +25,9 @@ from kepsvgp.maths import gauss_newton, svgp
 Structure = Literal["value", "head", "layer"]
 
 # precisions that are tried, from wider than the model's own prior to next to no spread
-PRECISIONS: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(-2, 11))
+PRECISIONS: tuple[float, ...] = tuple(4.0**power for power in range(-2, 9))
+# a wider posterior is kept unless that costs more than its standard error and this share of NLL
+TOLERANCE = 0.01
 # draws by which validation data are predicted
 NUM_SAMPLES = 20
 # mean trace of diag p − p pᵀ below which examples say next to nothing
@@ -64,7 +66,10 @@ def fit_posterior(
     num_train: int | None = None,
     device: torch.device | None = None,
 ) -> PosteriorFit:
-    """Fits the covariance of q(v) of every KEP layer to labelled examples; the mean stays.
+    """Fits the covariance of q(v) of every KEP layer to labelled examples.
+
+    What the model says at its mean stays. So that N(0, I) stays the prior of v, the chosen τ goes
+    into its scale: v is multiplied by √τ, and the map that reads it divided by that.
 
     One pass over `batches`, with one backward pass a class through what follows the first KEP
     layer. Where training examples are learnt by heart they determine nothing, and the posterior
@@ -74,7 +79,7 @@ def fit_posterior(
         model: Any classifier with KEP layers; changed in place.
         batches: `(inputs, labels, …)`, or mappings that have `labels`.
         validation: Held-out batches, whose NLL moves the prior precision from 1 as far as it gains
-            more than its standard error.
+            more than its standard error, and more than 1 %.
         structure: A block of the covariance for each head and value, as in the paper, for each
             head, or for the whole layer.
         prior_precision: τ; by default chosen by `validation`, or without it the one of the largest
@@ -95,6 +100,7 @@ def fit_posterior(
         _warn(found.information, tau)
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
+        layer.rescale(tau**0.5)
     dims = [gauss_newton.effective_dimension(v, tau).item() for v in values]
     return PosteriorFit(tau, tuple(dims), found.num_examples, scores)
 
@@ -221,7 +227,7 @@ def _by_validation(
     validation: Iterable[Any],
     device: torch.device | None,
 ) -> tuple[float, dict[float, float]]:
-    """From τ = 1 on while the sampled prediction gains more than the gain's standard error.
+    """From τ = 1 on while the sampled prediction gains more than noise and `TOLERANCE`.
 
     Narrower first: with spreads as wide as the prior's the network is far from linear in v.
     Returns τ and the NLL of every τ that was tried.
@@ -241,7 +247,8 @@ def _by_validation(
     def walk(best: float, others: Iterable[float]) -> float:
         for tau in others:
             gain = losses_of(best) - losses_of(tau)
-            if gain.mean() <= gain.std(correction=0) / len(gain) ** 0.5:
+            error = gain.std(correction=0) / len(gain) ** 0.5
+            if gain.mean() <= max(error, TOLERANCE * losses_of(best).mean()):
                 break
             best = tau
         return best

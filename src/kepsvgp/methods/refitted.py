@@ -16,6 +16,9 @@ from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import weights_about
 
+# what `fit_posterior` changes in a layer
+FITTED = ("v_tril_raw", "v_mean", "to_output.weight")
+
 
 class Refitted(PostHoc):
     """The posterior of a trained KEP network, fitted again."""
@@ -31,14 +34,15 @@ class Refitted(PostHoc):
         return direct
 
     def kept(self, fitted: Direct) -> dict[str, Tensor]:
-        """The factors of the covariances."""
-        return {str(i): layer.v_tril_raw for i, layer in enumerate(kep_layers(fitted.model))}
+        """The factors of the covariances, and what τ scales with them."""
+        states = {i: layer.state_dict() for i, layer in enumerate(kep_layers(fitted.model))}
+        return {f"{i}.{name}": state[name] for i, state in states.items() for name in FITTED}
 
     def restore(self, kept: Mapping[str, Tensor], trained: Trained) -> Direct:
         """The posterior that was fitted."""
         (direct,) = trained.direct
         for i, layer in enumerate(kep_layers(direct.model)):
-            layer.load_state_dict({"v_tril_raw": kept[str(i)]}, strict=False)
+            layer.load_state_dict({name: kept[f"{i}.{name}"] for name in FITTED}, strict=False)
         return direct
 
 
