@@ -70,6 +70,7 @@ def test_one_probability_is_that_of_the_second_class() -> None:
         ([[0.4, 0.6]], [0, 1], None, "1 rows"),
         ([[0.4, 0.6]], [0], ["a", "b", "c"], "2 names"),
         ([[float("nan"), 0.6]], [0], None, "finite"),
+        ([[0.4, 0.6], [1.0]], [0, 1], None, "array of numbers"),
     ],
 )
 def test_arrays_that_are_no_prediction_are_refused(probs, labels, classes, says) -> None:
@@ -149,6 +150,9 @@ def test_saved_predictions_come_back(iris, tmp_path) -> None:
         ("p.jsonl", '{"label": 1, "probs": [0.5, 0.5]}\n[', "line 2 must be JSON"),
         ("p.jsonl", "[" * 100_000, "line 1 must be JSON"),
         ("p.jsonl", "3\n", "JSON object"),
+        ("p.jsonl", '{"label": 1, "probs": 3}\n', "a list as probs"),
+        ("p.csv", "label,prob_a,prob_b\na,nan,1\n", "finite"),
+        ("p.csv", "label,prob_a,prob_b\na,0.2,0.2\n", "sum to 1"),
         ("p.npz", "not a zip", "NPZ"),
         ("p.txt", "", "ends otherwise"),
     ],
@@ -160,10 +164,23 @@ def test_files_that_hold_no_predictions_are_refused(name, content, says, tmp_pat
         read_tested(tmp_path / name)
 
 
-def test_pickled_arrays_are_refused(tmp_path) -> None:
-    np.savez(tmp_path / "p.npz", probs=np.array([{"a": 1}]), labels=np.array([0]))
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"probs": np.array([{"a": 1}]), "labels": [0]}, "plain arrays"),
+        ({"probs": [["a", "b"]], "labels": [0]}, "probs must be an array of numbers"),
+        ({"probs": 0.5, "labels": 0}, "examples × classes"),
+        ({"probs": np.zeros((0, 2)), "labels": []}, "at least one of each"),
+        ({"probs": [[0.4, 0.6]], "labels": [0], "classes": ["a", "a"]}, "different names"),
+        ({"probs": [[0.4, 0.6]], "labels": [0], "scores": ["high"]}, "scores must be an array"),
+        ({"probs": [[0.4, 0.6]], "labels": [1], "groups": ["a", "b"]}, "groups must be one for"),
+        ({"p": [0.5]}, "probs and labels; got p"),
+    ],
+)
+def test_arrays_in_a_file_that_are_no_predictions_are_refused(arrays, says, tmp_path) -> None:
+    np.savez(tmp_path / "p.npz", **arrays)
 
-    with pytest.raises(UserError, match="plain arrays"):
+    with pytest.raises(UserError, match=re.escape(says)):
         read_tested(tmp_path / "p.npz")
 
 
@@ -278,13 +295,8 @@ def test_unknown_label_is_named(text_model, tmp_path) -> None:
 
     with pytest.raises(UserError, match="got 'LABEL_9'"):
         open_tested([text_model, tmp_path / "data.csv"])
-
-
-def test_texts_and_groups_of_another_length_are_refused(tmp_path) -> None:
-    np.savez(tmp_path / "p.npz", probs=[[0.4, 0.6]], labels=[1], groups=["a", "b"])
-
-    with pytest.raises(UserError, match="groups must be one for each of 1"):
-        read_tested(tmp_path / "p.npz")
+    with pytest.raises(UserError, match="must be a CSV or TSV file"):
+        open_tested([text_model, tmp_path])
 
 
 def test_prediction_without_labels_has_no_metrics() -> None:
@@ -296,7 +308,8 @@ def test_prediction_without_labels_has_no_metrics() -> None:
         _ = as_tested(prediction).labels
 
 
-def test_converted_image_model_is_evaluated(tmp_path) -> None:
+@pytest.mark.filterwarnings("ignore::kepsvgp.metrics.UndefinedMetricWarning")
+def test_converted_image_model_is_evaluated(tmp_path, monkeypatch, capsys) -> None:
     import families
     import transformers
 
@@ -314,3 +327,8 @@ def test_converted_image_model_is_evaluated(tmp_path) -> None:
 
     assert found.labels.tolist() == [0, 0, 1, 1]
     assert found.prediction.probs.shape[0] == 4
+    given, page = (tmp_path / "model", tmp_path / "data"), tmp_path / "page.html"
+    for command in (("evaluate", *given), ("report", *given, "--out", page), ("inspect", *given)):
+        assert call(monkeypatch, *command) == 0
+    assert "posterior scale" in capsys.readouterr().out
+    assert page.stat().st_size > 0

@@ -39,6 +39,8 @@ def report(
     if is_other(runs):
         from kepsvgp.serving.tested import open_tested
 
+        if figures is not None:
+            raise UserError(f"--figures must come with runs; got {figures} for other models.")
         tested = open_tested(runs, text_column=text_column, label_column=label_column)
         typer.echo(printable(str(write_report(tested, out))))
         return

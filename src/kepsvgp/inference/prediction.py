@@ -119,7 +119,7 @@ class Prediction:
             classes: Names of the classes in the order of the columns, as the `classes_` of
                 scikit-learn.
         """
-        values = as_tensor(probs if isinstance(probs, Tensor) else np.asarray(probs, float))
+        values = as_tensor(probs if isinstance(probs, Tensor) else as_numbers(probs, "probs"))
         values = torch.stack([1 - values, values], dim=1) if values.ndim == 1 else values
         checked = check_probs(values)
         if classes is not None and len(classes) != checked.shape[1]:
@@ -190,6 +190,14 @@ class Predictor(Protocol):
     def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """The prediction for one batch of inputs."""
         ...
+
+
+def as_numbers(values: Any, name: str) -> np.ndarray:
+    """An array of floating-point numbers, from whatever numpy can make one of."""
+    try:
+        return np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} must be an array of numbers; it is not ({error}).") from None
 
 
 def _class_numbers(targets: Any, classes: Any) -> np.ndarray:

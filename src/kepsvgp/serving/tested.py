@@ -23,7 +23,7 @@ from kepsvgp.data.sets import images, table
 from kepsvgp.data.tables import read_header, read_table
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
-from kepsvgp.inference.prediction import Prediction
+from kepsvgp.inference.prediction import Prediction, as_numbers
 from kepsvgp.metrics import UndefinedMetricWarning, aurc, auroc, fpr95
 from kepsvgp.metrics.inputs import as_scores
 from kepsvgp.serving.rows import json_lines
@@ -134,6 +134,8 @@ def predict_labelled(
     saved: SavedModel, data: Path, text_column: str = "text", label_column: str = "label"
 ) -> Tested:
     """A saved model's prediction for labelled texts, or for images in a folder for each class."""
+    if saved.task == "text" and not data.is_file():
+        raise UserError(f"{data} must be a CSV or TSV file of texts and labels; it is no file.")
     if saved.task == "text":
         pairs = table.read(data, text_column, label_column)
     else:
@@ -164,8 +166,11 @@ def read_tested(path: Path, label_column: str = "label") -> Tested:
 def _tested(
     probs: Any, labels: Any, classes: Any = None, scores: Any = None, **about: Any
 ) -> Tested:
-    count = 2 if np.ndim(probs) == 1 else np.shape(probs)[-1]
+    probs, labels = as_numbers(probs, "probs"), np.atleast_1d(labels)
+    count = 2 if probs.ndim < 2 else probs.shape[-1]
     names = tuple(map(str, range(count) if classes is None else classes))
+    if len(set(names)) < len(names):
+        raise UserError(f"classes must have different names; got {', '.join(names)}.")
     prediction = Prediction.from_arrays(probs, labels, classes=_by_name_or_number(labels, names))
     for name, values in {"scores": scores, **about}.items():
         if values is not None and len(values) != len(prediction):
@@ -174,7 +179,7 @@ def _tested(
             )
     words: Any = {name: [str(value) for value in values] for name, values in about.items()}
     if scores is not None:
-        scores = as_scores(np.asarray(scores, float), "scores")
+        scores = as_scores(as_numbers(scores, "scores"), "scores")
     return Tested(prediction, names, scores=scores, **words)
 
 
@@ -188,13 +193,15 @@ def _npz(path: Path) -> dict[str, Any]:
     known = ("probs", "labels", "classes", *_OPTIONAL.values())
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in known if name in file}
+            arrays, names = {name: file[name] for name in known if name in file}, list(file)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(
             f"it must be an NPZ file of plain arrays; reading failed ({error})."
         ) from None
     if not {"probs", "labels"} <= arrays.keys():
-        raise UserError(f"it must have the arrays probs and labels; got {', '.join(arrays)}.")
+        raise UserError(
+            f"it must have the arrays probs and labels; got {', '.join(names) or 'none'}."
+        )
     return arrays
 
 
@@ -251,7 +258,9 @@ def _json_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
             raise UserError(f"line {number} must be JSON; it is not ({error}).") from None
         if not isinstance(row, dict):
             raise UserError(f"line {number} must be a JSON object; got {type(row).__name__}.")
-        listed = row.pop("probs", None)
-        named = listed if isinstance(listed, dict) else dict(enumerate(listed or ()))
+        listed = row.pop("probs", [])
+        if not isinstance(listed, dict | list):
+            raise UserError(f"line {number} must have a list as probs; got {listed!r}.")
+        named = listed if isinstance(listed, dict) else dict(enumerate(listed))
         rows.append(row | {f"{_PROB}{name}": value for name, value in named.items()})
     return list(rows[0]) if rows else [], rows
