@@ -188,7 +188,7 @@ def _run(sweep: "Sweep", *, jobs: int, ray: str | None, threads: int | None) -> 
 
 def _write_table(planned: "PlannedExhibit", sweep: "Sweep", resamples: int) -> None:
     from kepsvgp.cli.results import show_filled
-    from kepsvgp.paper.outputs import write_table
+    from kepsvgp.paper.formats import write_table
 
     show_filled(write_table(planned, sweep.root, resamples=resamples))
     stem = sweep.root.path / "tables" / planned.stem
@@ -196,7 +196,7 @@ def _write_table(planned: "PlannedExhibit", sweep: "Sweep", resamples: int) -> N
 
 
 def _write_figure(planned: "PlannedExhibit", sweep: "Sweep") -> None:
-    from kepsvgp.paper.outputs import write_figure_data
+    from kepsvgp.paper.figures import write_figure_data
     from kepsvgp.report.figures import save_figure
 
     found = write_figure_data(planned, sweep.root)

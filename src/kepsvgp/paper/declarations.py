@@ -205,14 +205,9 @@ class PaperFigure(Exhibit):
         return self.splits
 
 
-def score_of(dataset: str) -> str:
-    """What a data set is scored by."""
-    return "mcc" if dataset == "cola" else "accuracy"
-
-
 def _column(metric: str, source: NumberSource, dataset: str) -> MetricColumn:
     if metric == "score":
-        return MetricColumn(score_of(dataset), source)
+        return MetricColumn("mcc" if dataset == "cola" else "accuracy", source)
     return MetricColumn(metric, "time" if _is_timed(metric) else source)
 
 

@@ -1,9 +1,11 @@
 """The data of the paper's figures, read back from runs; how they are drawn is not known here."""
 
+import json
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from kepsvgp.files import write_atomic
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import Missing, Reader, Reason
 from kepsvgp.paper.declarations import TITLES, MethodRow
@@ -49,6 +51,24 @@ def figure_data(planned: PlannedExhibit, root: OutputRoot) -> FigureData:
         case _:
             (data,) = _by_kind(reader, notes, "shift", ("aurc",)).values()
     return FigureData(planned, data, notes)
+
+
+def write_figure_data(planned: PlannedExhibit, root: OutputRoot) -> FigureData:
+    """Reads the data of a figure and writes them to `figures/`."""
+    found = figure_data(planned, root)
+    content = {
+        "figure": planned.exhibit.name,
+        "title": found.title,
+        "study": planned.study.described(),
+        "notes": found.notes,
+        "data": found.data,
+    }
+    file = root.path / "figures" / f"{planned.stem}.json"
+    write_atomic(file, json.dumps(content, ensure_ascii=False) + "\n")
+    lines = [f"# {found.title}", "", *(f"- {note}" for note in found.notes)]
+    lines += ["", f"![{found.title}]({planned.stem}.png)", ""]
+    write_atomic(file.with_suffix(".md"), "\n".join(lines))
+    return found
 
 
 def _by_kind(

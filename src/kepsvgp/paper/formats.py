@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kepsvgp.data.tables import csv_cell
+from kepsvgp.files import write_atomic
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import NumberCell, Reason
-from kepsvgp.paper.claims import Claim
+from kepsvgp.paper.claims import RESAMPLES, Claim
 from kepsvgp.paper.declarations import MethodRow, MetricColumn
-from kepsvgp.paper.filled import FilledTable
+from kepsvgp.paper.filled import FilledTable, fill_table
+from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.published import Number
+from kepsvgp.paper.records import OutputRoot
 
 NOTHING = "–"
 
@@ -267,3 +270,13 @@ FORMATS: dict[str, Callable[[FilledTable], str]] = {
     "tex": latex,
     "json": as_json,
 }
+
+
+def write_table(
+    planned: PlannedExhibit, root: OutputRoot, *, resamples: int = RESAMPLES
+) -> FilledTable:
+    """Fills a table and writes it in every format to `tables/`."""
+    filled = fill_table(planned, root, resamples=resamples)
+    for suffix, render in FORMATS.items():
+        write_atomic(root.path / "tables" / f"{planned.stem}.{suffix}", render(filled))
+    return filled

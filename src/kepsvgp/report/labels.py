@@ -35,7 +35,8 @@ def labels_of(name: str, configs: Sequence[RunConfig]) -> list[str]:
     settings = [settings_of(config) for config in configs]
     keys = sorted({key for s in settings for key in s})
     differing = [key for key in keys if len({repr(s.get(key)) for s in settings}) > 1]
-    usual = {key: _most_common([s.get(key) for s in settings]) for key in differing}
+    every = {key: [s.get(key) for s in settings] for key in differing}
+    usual = {key: max(values, key=values.count) for key, values in every.items()}
     labels = []
     for number, setting in enumerate(settings, start=1):
         told = differing
@@ -46,8 +47,3 @@ def labels_of(name: str, configs: Sequence[RunConfig]) -> list[str]:
         label = f"{name} ({', '.join(words)})" if words else name
         labels.append(f"{label} #{number}" if len(told) > MOST_TOLD else label)
     return labels
-
-
-def _most_common(values: list[Any]) -> Any:
-    """The value that most have; the first of them among equals."""
-    return max(values, key=values.count)

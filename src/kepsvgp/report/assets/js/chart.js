@@ -121,5 +121,3 @@ function figure(title, caption = null, className = "") {
   );
   return { node, host };
 }
-
-const HEIGHT = 300;
