@@ -38,18 +38,6 @@ def one_run(tmp_path):
     return write_run(tmp_path / "one", {"kep": {"test": draw(LABELS)}})
 
 
-@pytest.mark.parametrize(("skill", "is_crowned"), [(0.2, True), (2.0, False)])
-def test_lead_crowns_a_model_only_where_it_is_clearly_best(tmp_path, skill, is_crowned) -> None:
-    labels = torch.arange(300) % 10
-    best = write_run(tmp_path / "a", {"kep": {"test": draw(labels, skill=3.0)}})
-    other = {"msp": {"test": draw(labels, skill=3.0 if not is_crowned else skill)}}
-
-    lead = context_of(best, write_run(tmp_path / "b", other, config=config("msp"))).lead
-
-    assert "KEP-SVGP" in lead
-    assert ("MSP" in lead) == (not is_crowned)
-
-
 def test_seeds_that_were_trained_and_not_evaluated_are_counted(tmp_path) -> None:
     splits = {"kep": {"test": draw(LABELS)}}
     runs = [write_run(tmp_path / str(s), splits, config=config(seed=s)) for s in range(3)]

@@ -157,10 +157,3 @@ def test_leaders_are_all_that_cannot_be_told_apart(tmp_path, skills, expected) -
     found = [model.label for model in leaders(models)]
 
     assert type(expected)(found) == expected
-
-
-def test_models_of_equal_aurc_lead_together(tmp_path) -> None:
-    same = draw(torch.arange(400) % 10)
-    models = [model_of(tmp_path, same, method=method) for method in ("kep", "msp", "sgpa")]
-
-    assert len(leaders(models)) == 3

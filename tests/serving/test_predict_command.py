@@ -11,28 +11,18 @@ import families
 import pytest
 import torch
 import transformers
+from commands import call
 from PIL import Image
 from serving.models import picture, text_folder, tokenizer
 from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction, convert, load_pretrained, predict, save_pretrained
-from kepsvgp.cli import main
 from kepsvgp.config.file import load_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving import open_folder
 from kepsvgp.serving.stream import FIELDS
 from kepsvgp.training.loop import train
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """Exit code of `kepsvgp predict`, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["kepsvgp", "predict", *map(str, arguments)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +59,10 @@ def texts(tmp_path: Path) -> Path:
     return path
 
 
-def test_predict_gives_what_predict_in_code_gives(
-    text_model, texts, tmp_path, monkeypatch, capsys
-) -> None:
+def test_predict_gives_what_predict_in_code_gives(text_model, texts, tmp_path, capsys) -> None:
     out = tmp_path / "out.jsonl"
 
-    assert call(monkeypatch, text_model, texts, "--out", out, "--samples", 4, "--seed", 3) == 0
+    assert call("predict", text_model, texts, "--out", out, "--samples", 4, "--seed", 3) == 0
 
     inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt"))
     generator = torch.Generator().manual_seed(3)
@@ -91,10 +79,10 @@ def test_predict_gives_what_predict_in_code_gives(
     assert capsys.readouterr().out == ""
 
 
-def test_predictions_do_not_depend_on_the_chunks(text_model, texts, tmp_path, monkeypatch) -> None:
+def test_predictions_do_not_depend_on_the_chunks(text_model, texts, tmp_path) -> None:
     for size in (1, 3, 256):
         out = tmp_path / f"{size}.csv"
-        assert call(monkeypatch, text_model, texts, "--out", out, "--batch-size", size) == 0
+        assert call("predict", text_model, texts, "--out", out, "--batch-size", size) == 0
 
     one, three, all_at_once = (read_csv(tmp_path / f"{size}.csv") for size in (1, 3, 256))
     for other in (three, all_at_once):
@@ -105,27 +93,25 @@ def test_predictions_do_not_depend_on_the_chunks(text_model, texts, tmp_path, mo
     assert float(one[0]["epistemic"]) > 1e-3
 
 
-def test_predict_writes_csv_to_standard_output(text_model, texts, monkeypatch, capsys) -> None:
-    assert call(monkeypatch, text_model, texts) == 0
+def test_predict_writes_csv_to_standard_output(text_model, texts, capsys) -> None:
+    assert call("predict", text_model, texts) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ",".join(FIELDS)
     assert len(lines) == 5
 
 
-def test_broken_rows_end_everything_or_are_skipped_by_number(
-    text_model, tmp_path, monkeypatch, capsys
-) -> None:
+def test_broken_rows_end_everything_or_are_skipped_by_number(text_model, tmp_path, capsys) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
     source.write_text('{"text": "good"}\n{"text": \n{"text": "a film"}\n{"txt": "\\u001b[31m"}\n')
 
-    assert call(monkeypatch, text_model, source, "--out", out) == 2
+    assert call("predict", text_model, source, "--out", out) == 2
     message = capsys.readouterr().err
     assert "row 2: it is not JSON" in message
     assert "--skip-bad" in message
     assert not out.exists()
 
-    assert call(monkeypatch, text_model, source, "--out", out, "--skip-bad") == 0
+    assert call("predict", text_model, source, "--out", out, "--skip-bad") == 0
     printed = capsys.readouterr().err
     assert "row 2: it is not JSON" in printed
     assert "row 4: it has no field text" in printed
@@ -134,72 +120,70 @@ def test_broken_rows_end_everything_or_are_skipped_by_number(
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "camembert", "distilbert"])
-def test_text_longer_than_the_model_is_cut(family: str, tmp_path, monkeypatch) -> None:
+def test_text_longer_than_the_model_is_cut(family: str, tmp_path) -> None:
     folder = text_folder(tmp_path / "model", family)
     source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
     source.write_text(json.dumps({"text": "film " * 5000}) + "\n")
 
-    assert call(monkeypatch, folder, source, "--out", out) == 0
+    assert call("predict", folder, source, "--out", out) == 0
 
     assert len(read_csv(out)) == 1
 
 
 def test_saved_rule_is_kept_and_another_promise_refused(
-    text_model, texts, tmp_path, monkeypatch, capsys
+    text_model, texts, tmp_path, capsys
 ) -> None:
     folder, out = text_folder(tmp_path / "model"), tmp_path / "out.csv"
     rule = Abstainer(0.4, max_risk=0.3, confidence=0.9, coverage=0.5, risk=0.1, size=50)
     rule.save(folder)
 
-    assert call(monkeypatch, folder, texts, "--out", out) == 0
+    assert call("predict", folder, texts, "--out", out) == 0
     found = read_csv(out)
     expected = ["no" if float(entry["probability"]) >= 0.4 else "yes" for entry in found]
     assert [entry["abstain"] for entry in found] == expected
     assert "at most 30.0% of the answers wrong" in capsys.readouterr().err
 
-    assert call(monkeypatch, folder, texts, "--max-risk", 0.3, "--confidence", 0.9) == 0
+    assert call("predict", folder, texts, "--max-risk", 0.3, "--confidence", 0.9) == 0
     capsys.readouterr()
-    assert call(monkeypatch, folder, texts, "--max-risk", 0.01) == 2
+    assert call("predict", folder, texts, "--max-risk", 0.01) == 2
     assert "must have a saved rule for max_risk=0.01" in capsys.readouterr().err
 
     replace(rule, threshold=math.inf).save(folder)
-    assert call(monkeypatch, folder, texts) == 0
+    assert call("predict", folder, texts) == 0
     assert "no threshold keeps this on 50 calibration examples" in capsys.readouterr().err
 
 
-def test_run_predicts_a_folder_of_images(image_run, tmp_path, monkeypatch, capsys) -> None:
+def test_run_predicts_a_folder_of_images(image_run, tmp_path, capsys) -> None:
     images, out = tmp_path / "images", tmp_path / "out.csv"
     picture(images / "a.png", (20, 30))
     picture(images / "more" / "b.jpg", (8, 8), seed=1)
     (images / "c.png").write_bytes((images / "a.png").read_bytes()[:200])
 
-    assert call(monkeypatch, image_run, images, "--out", out) == 2
+    assert call("predict", image_run, images, "--out", out) == 2
     told = capsys.readouterr().err
     assert "c.png" in told
     assert told.count("Mend it") == 1
-    assert call(monkeypatch, image_run, images, "--out", out, "--skip-bad") == 0
+    assert call("predict", image_run, images, "--out", out, "--skip-bad") == 0
 
     found = read_csv(out)
     assert [entry["row"] for entry in found] == ["a.png", "more/b.jpg"]
     assert {entry["label"] for entry in found} <= set(RunFolder(image_run).classes())
 
 
-def test_image_without_a_known_range_is_skipped(image_run, tmp_path, monkeypatch, capsys) -> None:
+def test_image_without_a_known_range_is_skipped(image_run, tmp_path, capsys) -> None:
     images, out = tmp_path / "images", tmp_path / "out.csv"
     picture(images / "a.png", (20, 30))
     Image.new("F", (8, 8), 0.5).save(images / "b.tif")
 
-    assert call(monkeypatch, image_run, images, "--out", out) == 2
+    assert call("predict", image_run, images, "--out", out) == 2
     assert "b.tif must be an image with 8 or 16 bits" in capsys.readouterr().err
-    assert call(monkeypatch, image_run, images, "--out", out, "--skip-bad") == 0
+    assert call("predict", image_run, images, "--out", out, "--skip-bad") == 0
 
     assert [entry["row"] for entry in read_csv(out)] == ["a.png"]
 
 
-def test_a_file_of_texts_is_refused_by_a_model_of_images(
-    image_run, texts, monkeypatch, capsys
-) -> None:
-    assert call(monkeypatch, image_run, texts) == 2
+def test_a_file_of_texts_is_refused_by_a_model_of_images(image_run, texts, capsys) -> None:
+    assert call("predict", image_run, texts) == 2
 
     told = capsys.readouterr().err
     assert "must be an image, or a folder of images" in told
@@ -207,13 +191,13 @@ def test_a_file_of_texts_is_refused_by_a_model_of_images(
     assert told.count(texts.name) == 1
 
 
-def test_run_abstains_by_its_validation_data(image_run, tmp_path, monkeypatch, capsys) -> None:
+def test_run_abstains_by_its_validation_data(image_run, tmp_path, capsys) -> None:
     out = tmp_path / "out.csv"
     picture(tmp_path / "images" / "a.png", (8, 8))
     run = RunFolder(image_run)
 
     arguments = (image_run, tmp_path / "images", "--out", out, "--max-risk", 0.9)
-    assert call(monkeypatch, *arguments, "--confidence", 0.6) == 0
+    assert call("predict", *arguments, "--confidence", 0.6) == 0
 
     benchmark, model = run.benchmark(), run.model()
     inputs = benchmark.val.inputs(torch.arange(len(benchmark.val)))
@@ -225,7 +209,7 @@ def test_run_abstains_by_its_validation_data(image_run, tmp_path, monkeypatch, c
     answered = float(entry["probability"]) >= rule.threshold
     assert entry["abstain"] == ("no" if answered else "yes")
     # no probability is high enough for the impossible
-    assert call(monkeypatch, *arguments[:-1], 1e-6) == 0
+    assert call("predict", *arguments[:-1], 1e-6) == 0
     assert read_csv(out)[0]["abstain"] == "yes"
 
 
@@ -265,23 +249,23 @@ def test_hugging_face_images_of_one_channel_are_opened_gray(tmp_path: Path) -> N
     assert len(server.predict([found, found])) == 2
 
 
-def test_converted_module_of_ones_own_is_not_served(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_converted_module_of_ones_own_is_not_served(tmp_path: Path, capsys) -> None:
     layer = torch.nn.TransformerEncoderLayer(12, 2, 17, batch_first=True)
     save_pretrained(convert(layer, rank=3), tmp_path)
 
-    assert call(monkeypatch, tmp_path, tmp_path / "in.csv") == 2
+    assert call("predict", tmp_path, tmp_path / "in.csv") == 2
     assert "Use load_pretrained and predict" in capsys.readouterr().err
 
 
-def test_model_without_its_tokenizer_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_model_without_its_tokenizer_is_refused(tmp_path: Path, capsys) -> None:
     model, _ = families.make("bert")
     save_pretrained(convert(model, rank=3), tmp_path)
 
-    assert call(monkeypatch, tmp_path, tmp_path / "in.csv") == 2
+    assert call("predict", tmp_path, tmp_path / "in.csv") == 2
     assert "processor=tokenizer" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_message(text_model, texts, tmp_path, monkeypatch, capsys) -> None:
+def test_mistakes_are_one_message(text_model, texts, tmp_path, capsys) -> None:
     wrong = {
         "no such folder": (tmp_path / "none", texts),
         "must be a run folder": (tmp_path, texts),
@@ -293,7 +277,7 @@ def test_mistakes_are_one_message(text_model, texts, tmp_path, monkeypatch, caps
         "must be writable": (text_model, texts, "--out", texts / "out.csv"),
     }
     for message, arguments in wrong.items():
-        assert call(monkeypatch, *arguments) == 2
+        assert call("predict", *arguments) == 2
         printed = capsys.readouterr()
         assert message in printed.err
         assert printed.err.startswith("error: ")
@@ -301,18 +285,18 @@ def test_mistakes_are_one_message(text_model, texts, tmp_path, monkeypatch, caps
     assert texts.read_text().startswith("id,text")
 
 
-def test_max_risk_outside_of_its_range_is_refused(image_run, tmp_path, monkeypatch, capsys) -> None:
+def test_max_risk_outside_of_its_range_is_refused(image_run, tmp_path, capsys) -> None:
     picture(tmp_path / "a.png", (8, 8))
     for option, value in (("--max-risk", 1.5), ("--max-risk", -1), ("--confidence", 1.0)):
         both = {"--max-risk": 0.1, "--confidence": 0.9} | {option: value}
         arguments = [part for pair in both.items() for part in pair]
-        assert call(monkeypatch, image_run, tmp_path / "a.png", *arguments) == 2
+        assert call("predict", image_run, tmp_path / "a.png", *arguments) == 2
         assert "must lie in" in capsys.readouterr().err
 
 
-def test_confidence_without_a_risk_is_refused(image_run, tmp_path, monkeypatch, capsys) -> None:
+def test_confidence_without_a_risk_is_refused(image_run, tmp_path, capsys) -> None:
     picture(tmp_path / "a.png", (8, 8))
-    assert call(monkeypatch, image_run, tmp_path / "a.png", "--confidence", 0.9) == 2
+    assert call("predict", image_run, tmp_path / "a.png", "--confidence", 0.9) == 2
     assert "--confidence must come with the --max-risk" in capsys.readouterr().err
 
 
@@ -335,7 +319,7 @@ def test_reader_of_the_output_may_leave(text_model, tmp_path) -> None:
     assert "Error" not in errors
 
 
-def test_prediction_survives_names_that_are_no_text(image_run, tmp_path, monkeypatch) -> None:
+def test_prediction_survives_names_that_are_no_text(image_run, tmp_path) -> None:
     images = tmp_path / "images"
     picture(images / "a.png", (8, 8))
     try:
@@ -344,7 +328,7 @@ def test_prediction_survives_names_that_are_no_text(image_run, tmp_path, monkeyp
         pytest.skip("this file system takes no such names")
 
     for name in ("out.csv", "out.jsonl"):
-        assert call(monkeypatch, image_run, images, "--out", tmp_path / name) == 0
+        assert call("predict", image_run, images, "--out", tmp_path / name) == 0
 
     assert read_csv(tmp_path / "out.csv")[0]["row"] == "\\udcff\n=1.png"
     assert json.loads((tmp_path / "out.jsonl").read_text())["row"] == "\udcff\n=1.png"
@@ -366,32 +350,32 @@ def test_calibration_takes_known_predictions_only_for_the_same_samples(image_run
     run.predictions_file(*place).unlink()
 
 
-def test_two_columns_of_one_name_are_refused(text_model, tmp_path, monkeypatch, capsys) -> None:
+def test_two_columns_of_one_name_are_refused(text_model, tmp_path, capsys) -> None:
     source = tmp_path / "in.csv"
     source.write_text("text,text\na film,another\n")
 
-    assert call(monkeypatch, text_model, source) == 2
+    assert call("predict", text_model, source) == 2
 
     assert "must have one column text" in capsys.readouterr().err
 
 
-def test_rule_of_the_model_before_is_refused(texts, tmp_path, monkeypatch, capsys) -> None:
+def test_rule_of_the_model_before_is_refused(texts, tmp_path, capsys) -> None:
     folder = text_folder(tmp_path / "model")
     Abstainer(0.4, max_risk=0.3, confidence=0.9, coverage=0.5, risk=0.1, size=50).save(folder)
     text_folder(folder, "distilbert")
 
-    assert call(monkeypatch, folder, texts) == 2
+    assert call("predict", folder, texts) == 2
 
     assert "fitted to other weights" in capsys.readouterr().err
 
 
-def test_rule_of_other_draws_is_refused(texts, tmp_path, monkeypatch, capsys) -> None:
+def test_rule_of_other_draws_is_refused(texts, tmp_path, capsys) -> None:
     folder, out = text_folder(tmp_path / "model"), tmp_path / "out.csv"
     Abstainer(0.4, 0.3, 0.9, coverage=0.5, risk=0.1, size=50, seed=5).save(folder)
 
-    assert call(monkeypatch, folder, texts, "--out", out, "--seed", 5) == 0
+    assert call("predict", folder, texts, "--out", out, "--seed", 5) == 0
     out.unlink()
-    assert call(monkeypatch, folder, texts, "--out", out) == 2
+    assert call("predict", folder, texts, "--out", out) == 2
 
     assert "drawn with seed 5" in capsys.readouterr().err
     assert not out.exists()

@@ -1,11 +1,11 @@
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import call
 from serving.models import picture, text_folder, tokenizer
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.linear_model import LogisticRegression
@@ -13,20 +13,10 @@ from sklearn.metrics import accuracy_score, log_loss
 from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction, load_pretrained, predict
-from kepsvgp.cli import main
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import all_metrics, aurc
 from kepsvgp.report import write_report
 from kepsvgp.serving.tested import as_tested, measured, open_tested, read_tested
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["kepsvgp", *map(str, arguments)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture(scope="module")
@@ -184,10 +174,10 @@ def test_arrays_in_a_file_that_are_no_predictions_are_refused(arrays, says, tmp_
         read_tested(tmp_path / "p.npz")
 
 
-def test_report_of_any_model(iris, tmp_path, monkeypatch, capsys) -> None:
+def test_report_of_any_model(iris, tmp_path, capsys) -> None:
     page = tmp_path / "report.html"
 
-    assert call(monkeypatch, "report", written(tmp_path / "forest.csv", iris), "--out", page) == 0
+    assert call("report", written(tmp_path / "forest.csv", iris), "--out", page) == 0
 
     html = page.read_text(encoding="utf-8")
     accuracy = 100 * read_tested(tmp_path / "forest.csv").prediction.metrics()["accuracy"]
@@ -214,24 +204,24 @@ def test_report_in_two_lines(iris, tmp_path) -> None:
     assert "iris (2)" in html
 
 
-def test_evaluate_and_compare_files(iris, tmp_path, monkeypatch, capsys) -> None:
+def test_evaluate_and_compare_files(iris, tmp_path, capsys) -> None:
     first = written(tmp_path / "first.csv", iris)
     probs, labels, classes = iris
     sharp = probs**3 / (probs**3).sum(axis=1, keepdims=True)
     np.savez(tmp_path / "second.npz", probs=sharp, labels=labels, classes=classes)
 
-    assert call(monkeypatch, "evaluate", first, "--max-risk", 0.4) == 0
+    assert call("evaluate", first, "--max-risk", 0.4) == 0
     printed = capsys.readouterr().out
     metrics = read_tested(first).prediction.metrics()
     line = next(line for line in printed.splitlines() if line.startswith("first"))
     assert f"{metrics['nll']:.4f}" in line.split()
     assert "at most 40.0% of the answers wrong" in printed
 
-    assert call(monkeypatch, "compare", first, tmp_path / "second.npz") == 0
+    assert call("compare", first, tmp_path / "second.npz") == 0
     assert "minus first" in capsys.readouterr().out
 
     np.savez(tmp_path / "other.npz", probs=sharp[1:], labels=labels[1:], classes=classes)
-    assert call(monkeypatch, "compare", first, tmp_path / "other.npz") == 2
+    assert call("compare", first, tmp_path / "other.npz") == 2
     assert "its labels differ" in capsys.readouterr().err
 
 
@@ -265,9 +255,9 @@ def test_converted_folder_is_evaluated_as_predict_predicts(text_model, data) -> 
 
 
 @pytest.mark.filterwarnings("ignore::kepsvgp.metrics.UndefinedMetricWarning")
-def test_commands_take_a_converted_folder(text_model, data, tmp_path, monkeypatch, capsys) -> None:
+def test_commands_take_a_converted_folder(text_model, data, tmp_path, capsys) -> None:
     kept = tmp_path / "kept.npz"
-    assert call(monkeypatch, "evaluate", text_model, data, "--out", kept) == 0
+    assert call("evaluate", text_model, data, "--out", kept) == 0
     assert (
         f"{open_tested([text_model, data])[text_model.name].prediction.metrics()['nll']:.4f}"
         in (capsys.readouterr().out)
@@ -275,18 +265,18 @@ def test_commands_take_a_converted_folder(text_model, data, tmp_path, monkeypatc
     assert read_tested(kept).texts == TEXTS
 
     page = tmp_path / "page.html"
-    assert call(monkeypatch, "report", text_model, kept, data, "--out", page) == 0
+    assert call("report", text_model, kept, data, "--out", page) == 0
     assert f'data-model="{text_model.name}"' in page.read_text(encoding="utf-8")
 
-    assert call(monkeypatch, "compare", text_model, kept, data) == 0
+    assert call("compare", text_model, kept, data) == 0
     assert "+0.0000 … +0.0000" in capsys.readouterr().out
 
-    assert call(monkeypatch, "inspect", text_model, data) == 0
+    assert call("inspect", text_model, data) == 0
     assert "posterior scale" in capsys.readouterr().out
 
-    assert call(monkeypatch, "evaluate", text_model) == 2
+    assert call("evaluate", text_model) == 2
     assert "followed by labelled data" in capsys.readouterr().err
-    assert call(monkeypatch, "inspect", text_model) == 2
+    assert call("inspect", text_model) == 2
     assert "texts or images to look at" in capsys.readouterr().err
 
 
