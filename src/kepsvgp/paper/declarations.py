@@ -111,13 +111,14 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """What a table and a figure have in common.
+    """A figure of the paper, and what a table has in common with it.
 
     Attributes:
         name: `table1` … `table9` and `figure2` … `figure5` as in the paper; others are ours.
         title: What it shows.
         datasets: The data sets that it is about.
         rows: The models in it, in order.
+        splits: The sets on which the models of a figure are measured.
         needs: What a data set must have.
         paper_settings: Overrides by data set that belong to the paper's profile alone.
         paper_notes: What should be known about these, by data set.
@@ -128,6 +129,7 @@ class Exhibit:
     title: str
     datasets: tuple[str, ...]
     rows: tuple[MethodRow, ...]
+    splits: tuple[str, ...] = ()
     needs: tuple[Literal["images", "shift", "ood"], ...] = ()
     paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     paper_notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -155,7 +157,7 @@ class Exhibit:
     @property
     def evaluated(self) -> tuple[str, ...]:
         """The sets on which the models are measured; see `plan.Evaluation`."""
-        raise NotImplementedError
+        return self.splits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,18 +193,6 @@ class PaperTable(Exhibit):
     def is_timed(self) -> bool:
         """Whether some column is measured with a stopwatch."""
         return any(_is_timed(metric) for metric in self.metrics)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperFigure(Exhibit):
-    """A figure of the paper; `splits` are the sets on which its models are measured."""
-
-    splits: tuple[str, ...] = ()
-
-    @property
-    def evaluated(self) -> tuple[str, ...]:
-        """The sets that are shown."""
-        return self.splits
 
 
 def _column(metric: str, source: NumberSource, dataset: str) -> MetricColumn:

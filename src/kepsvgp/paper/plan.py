@@ -83,6 +83,7 @@ class PlannedExhibit:
         exhibit: The declaration.
         study: The data set, budget and seeds.
         rows: Its rows for this data set.
+        settings: Overrides that belong to the table itself, in the paper's profile.
         tasks: The task of each row, by key, and seed.
         before: Runs that others start from.
         timing: What is measured with a stopwatch; None for nothing.
@@ -91,6 +92,7 @@ class PlannedExhibit:
     exhibit: Exhibit
     study: Study
     rows: tuple[MethodRow, ...]
+    settings: tuple[str, ...]
     tasks: Mapping[tuple[str, int], Task]
     before: tuple[Task, ...]
     timing: Timing | None
@@ -111,11 +113,6 @@ class PlannedExhibit:
     def seeds(self) -> range:
         """The seeds of every row."""
         return range(self.study.seeds)
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Overrides that belong to the table itself, in the paper's profile."""
-        return _own_settings(self.exhibit, self.study)
 
 
 @dataclass(frozen=True)
@@ -151,11 +148,12 @@ def plan_exhibit(exhibit: Exhibit, study: Study) -> PlannedExhibit:
     """The runs of a table or figure for one data set."""
     _check_fits(exhibit, study.dataset)
     rows = exhibit.rows_for(study.dataset)
+    settings = exhibit.paper_settings.get(study.dataset, ()) if study.budget == "paper" else ()
     tasks: dict[tuple[str, int], Task] = {}
     before: dict[str, Task] = {}
     for row in rows:
         # read once: seeds differ in nothing else
-        config = study.config(row, _own_settings(exhibit, study))
+        config = study.config(row, settings)
         for seed in range(study.seeds):
             seeded = config.model_copy(update={"seed": seed})
             first, tasks[row.key, seed] = _row_tasks(exhibit, row, study, seeded)
@@ -163,7 +161,7 @@ def plan_exhibit(exhibit: Exhibit, study: Study) -> PlannedExhibit:
     timing = None
     if isinstance(exhibit, PaperTable) and exhibit.is_timed:
         timing = timing_of({row.key: tasks[row.key, 0].config for row in rows})
-    return PlannedExhibit(exhibit, study, rows, tasks, tuple(before.values()), timing)
+    return PlannedExhibit(exhibit, study, rows, settings, tasks, tuple(before.values()), timing)
 
 
 def _check_fits(exhibit: Exhibit, dataset: str) -> None:
@@ -208,10 +206,6 @@ def _row_tasks(
         after=tuple(each.name for each in before),
     )
     return before, task
-
-
-def _own_settings(exhibit: Exhibit, study: Study) -> tuple[str, ...]:
-    return exhibit.paper_settings.get(study.dataset, ()) if study.budget == "paper" else ()
 
 
 def merged(tasks: Iterable[Task]) -> list[Task]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kepsvgp.config.plugins import find_method, places
 from kepsvgp.errors import UserError
-from kepsvgp.paper.declarations import TEXTS, Exhibit, MethodRow, Pair, PaperFigure, PaperTable
+from kepsvgp.paper.declarations import TEXTS, Exhibit, MethodRow, Pair, PaperTable
 
 MSP = MethodRow("msp", "MSP", "msp")
 TEMPERATURE = MethodRow("temperature", "Temperature Scaling", "msp", posthoc="temperature")
@@ -195,7 +195,7 @@ TABLES = (
 )
 
 FIGURES = (
-    PaperFigure(
+    Exhibit(
         name="figure2",
         title="MSP and KEP-SVGP under each corruption at severity 5",
         datasets=("cifar10",),
@@ -203,7 +203,7 @@ FIGURES = (
         splits=("shift@5",),
         needs=("shift",),
     ),
-    PaperFigure(
+    Exhibit(
         name="figure3",
         title="Confidence on correct, wrong and out-of-distribution examples",
         datasets=("cifar10",),
@@ -211,7 +211,7 @@ FIGURES = (
         splits=("test", "ood"),
         needs=("ood",),
     ),
-    PaperFigure(
+    Exhibit(
         name="figure4",
         title="Spectrum of the attention kernel by layer and model",
         datasets=("cola",),
@@ -227,7 +227,7 @@ FIGURES = (
         ),
         is_inspected=True,
     ),
-    PaperFigure(
+    Exhibit(
         name="figure5",
         title="AURC under each corruption, mean over the severities",
         datasets=("cifar10",),
