@@ -110,14 +110,16 @@ def ksvd_loss(
     return ((energy - trace) / energy if relative else energy - trace) ** 2
 
 
-def ksvd_residual(layer: KEPAttention, x: Tensor) -> Tensor:
+def ksvd_residual(layer: KEPAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Squared distance from K H_r = H_e Λ and its adjoint, relative to the energy."""
     residual = x.new_zeros(layer.num_heads, layer.rank)
     energy = x.new_zeros(layer.num_heads, layer.rank)
     for b in range(len(x)):
-        dual = layer.to_dual(x[b]).unflatten(-1, (2, layer.num_heads, layer.rank))
+        row_mask = None if mask is None else mask[b]
+        real = real_positions(row_mask, x.shape[1])
+        dual = layer.to_dual(x[b]).unflatten(-1, (2, layer.num_heads, layer.rank))[real]
         for h in range(layer.num_heads):
-            e, r, _, _ = head_scores(layer, x[b], None, h)
+            e, r = (scores[real] for scores in head_scores(layer, x[b], row_mask, h)[:2])
             lam = torch.exp(layer.log_lambda[h])
             residual[h] += ((e - dual[:, 0, h] * lam) ** 2 + (r - dual[:, 1, h] * lam) ** 2).sum(0)
             energy[h] += (e**2 + r**2).sum(0)

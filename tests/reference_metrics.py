@@ -66,22 +66,6 @@ def average_precision(scores: Sequence[float], positive: Sequence[bool]) -> floa
     return total
 
 
-def mcc(predicted: Sequence[int], labels: Sequence[int], num_classes: int) -> float:
-    """Correlation of the one-hot matrices of predicted and true labels, from covariances."""
-    size = len(labels)
-
-    def covariance(a: Sequence[int], b: Sequence[int]) -> float:
-        total = 0.0
-        for k in range(num_classes):
-            mean_a, mean_b = a.count(k) / size, b.count(k) / size
-            for x, y in zip(a, b, strict=True):
-                total += ((x == k) - mean_a) * ((y == k) - mean_b)
-        return total
-
-    spread = covariance(predicted, predicted) * covariance(labels, labels)
-    return covariance(predicted, labels) / math.sqrt(spread) if spread > 1e-12 else 0.0
-
-
 def binned_error(values: Sequence[float], hits: Sequence[bool], num_bins: int) -> float:
     """Σ_b |B|/N · |mean value − share of hits| over the bins (b/n, (b + 1)/n]."""
     total = 0.0
@@ -111,18 +95,6 @@ def ece_equal_mass(values: Sequence[float], hits: Sequence[bool], num_bins: int)
     for b in range(num_bins):
         total += abs(sum(pieces[b * len(values) : (b + 1) * len(values)]) / num_bins)
     return total / len(values)
-
-
-def nll(probs: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
-    return sum(-math.log(row[y]) for row, y in zip(probs, labels, strict=True)) / len(labels)
-
-
-def brier(probs: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
-    total = 0.0
-    for row, label in zip(probs, labels, strict=True):
-        for c, p in enumerate(row):
-            total += (p - (c == label)) ** 2
-    return total / len(labels)
 
 
 def binomial_tail(errors: int, size: int, rate: float) -> float:

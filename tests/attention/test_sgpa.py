@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from kepsvgp.attention import sgpa
 from kepsvgp.attention.base import use_draws
-from kepsvgp.errors import UserError
 from kepsvgp.ops import dispatch, noise, slices
 from kepsvgp.training.objective import loss
 
@@ -146,31 +145,6 @@ def test_layer_takes_batches_and_sequences_without_anything(shape: tuple[int, ..
     assert layer(torch.randn(shape)).shape == shape
 
 
-def test_kl_is_zero_at_the_prior(case: dict[str, Any]) -> None:
-    keys = case["inducing"].keys
-    eye = torch.eye(INDUCING, dtype=keys.dtype).expand(HEAD, FEATURE, INDUCING, INDUCING)
-    zeros = torch.zeros_like(case["inducing"].mean)
-    case |= {
-        "inducing": sgpa.Inducing(keys, zeros, eye),
-        "values": torch.zeros_like(case["values"]),
-    }
-
-    prior = sgpa.marginals(**case, kernel="ard", jitter=0.0)
-
-    assert_close(prior.kl, torch.zeros_like(prior.kl))
-    assert_close(prior.mean, torch.zeros_like(prior.mean))
-    scale = case["log_scale"].exp()[:, None, None].expand_as(prior.variance)
-    assert_close(prior.variance, scale)
-
-
-def test_kernel_diagonal_is_that_of_the_matrix(case: dict[str, Any]) -> None:
-    q, scale, length = case["queries"], case["log_scale"], case["log_lengthscale"]
-    for kernel in ("exponential", "ard"):
-        full = sgpa.kernel_matrix(q, q, scale, length, kernel=kernel)
-        diagonal = sgpa.kernel_diagonal(q, scale, length, kernel=kernel)
-        assert_close(diagonal, full.diagonal(dim1=-2, dim2=-1))
-
-
 def test_cholesky_adds_jitter_until_it_succeeds_and_no_longer() -> None:
     singular = torch.ones(3, 3, dtype=torch.float64)
     factor = sgpa.cholesky(singular - 5e-5 * torch.eye(3, dtype=torch.float64), jitter=1e-6)
@@ -279,18 +253,6 @@ def test_layer_gives_every_parameter_a_gradient_and_works_at_size_one() -> None:
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dim": 5, "num_heads": 2}, "divisible"),
-        ({"dim": 4, "num_heads": 2, "num_inducing": 0}, "num_inducing"),
-    ],
-)
-def test_layer_refuses_what_makes_no_sense(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        sgpa.SGPAttention(**arguments)
 
 
 def test_objective_counts_the_kl_of_every_sequence() -> None:

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import SoftmaxAttention
-from kepsvgp.errors import UserError
 
 SAMPLE, BATCH, TOKEN, HEADS, DIM = 2, 3, 7, 5, 55
 
@@ -67,17 +66,3 @@ def test_softmax_attention_of_a_fully_padded_row_is_finite(layer, generator) -> 
     assert out.isfinite().all()
     assert x.grad is not None
     assert x.grad.isfinite().all()
-
-
-def test_softmax_attention_drops_weights_in_training_only(generator) -> None:
-    layer = SoftmaxAttention(DIM, HEADS, attention_dropout=0.5)
-    x = torch.randn(BATCH, TOKEN, DIM, generator=generator)
-
-    assert not torch.equal(layer(x), layer(x))
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
-
-
-def test_softmax_attention_refuses_a_width_that_heads_do_not_divide() -> None:
-    with pytest.raises(UserError, match="num_heads=3; got 16"):
-        SoftmaxAttention(16, 3)

@@ -4,12 +4,6 @@ from pydantic import ValidationError
 from kepsvgp.config.sections import DataConfig
 
 
-def test_data_config_survives_its_own_dump() -> None:
-    config = DataConfig(name="cola", encoder="minilm", train_limit=10)
-
-    assert DataConfig(**config.model_dump()) == config
-
-
 def test_data_config_reads_none_from_a_word() -> None:
     config = DataConfig(name="cola", encoder="none", train_limit="none")  # pyright: ignore
 

@@ -35,9 +35,6 @@ def test_project_equals_features_times_directions(generator: torch.Generator) ->
 def test_landmark_positions_are_the_rounded_down_even_spacing() -> None:
     positions = ksvd.landmark_positions(torch.tensor([7, 3, 1, 0]), 4)
     assert positions.tolist() == [[0, 2, 4, 6], [0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]]
-
-
-def test_one_landmark_is_the_first_token() -> None:
     assert ksvd.landmark_positions(torch.tensor([7]), 1).tolist() == [[0]]
 
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from kepsvgp import metrics
 from kepsvgp.errors import UserError
-from kepsvgp.metrics import UndefinedMetricWarning, bootstrap, curves, ranking
+from kepsvgp.metrics import UndefinedMetricWarning, bootstrap
 
 SIZE, NUM_CLASSES = 60, 4
 
@@ -81,26 +81,6 @@ def test_weighted_metrics_equal_metrics_of_repeated_examples(case, generator) ->
             probs.repeat_interleave(row, dim=0), labels.repeat_interleave(row)
         )
         assert {k: float(v[r]) for k, v in actual.items()} == pytest.approx(expected, abs=1e-12)
-
-
-def test_weighted_trapezoid_equals_that_of_repeated_examples(case, generator) -> None:
-    probs, _, labels = case
-    weights = torch.randint(3, (5, SIZE), generator=generator)
-    found = metrics.outcome(probs, labels)
-    counts = curves.tally(curves.order_by(found.confidence), found.correct, weights)
-    for actual, row in zip(ranking.precision_area(counts, "trapezoid"), weights, strict=True):
-        expected = metrics.aupr_success(
-            found.confidence.repeat_interleave(row),
-            found.correct.repeat_interleave(row),
-            interpolation="trapezoid",
-        )
-        assert float(actual) == pytest.approx(expected, abs=1e-12)
-
-
-def test_bootstrap_of_equal_predictions_is_zero(case) -> None:
-    a, _, labels = case
-    for interval in metrics.paired_bootstrap(a, a, labels, num_resamples=20).values():
-        assert interval == (0.0, 0.0, 0.0)
 
 
 def test_bootstrap_repeats_with_its_seed_and_whatever_the_chunk(case, monkeypatch) -> None:

@@ -98,19 +98,14 @@ def test_all_metrics_warn_once_for_what_is_undefined(probs, labels, undefined, c
     assert all(name in str(caught[0].message) for name in undefined)
 
 
-def test_all_metrics_with_certain_probabilities_are_finite() -> None:
-    values = metrics.all_metrics(torch.eye(3)[[0, 1, 2, 0]], torch.tensor([0, 1, 2, 1]))
-    assert all(math.isfinite(value) for value in values.values())
-    # all four are equally confident: every order is as likely
-    assert values["aurc"] == pytest.approx(1 / 4)
-    assert values["auroc"] == 0.5
-    assert values["fpr95"] == 1.0
-
-
 @pytest.mark.parametrize(
     "changed",
-    [lambda a: a[::-1].copy()[::-1], lambda a: a.astype(a.dtype.newbyteorder(">"))],
-    ids=["backwards", "of another machine"],
+    [
+        lambda a: a[::-1].copy()[::-1],
+        lambda a: a.astype(a.dtype.newbyteorder(">")),
+        lambda a: np.broadcast_to(a, a.shape),
+    ],
+    ids=["backwards", "of another machine", "not to be written"],
 )
 def test_arrays_that_torch_cannot_share_are_copied(changed) -> None:
     probs = np.random.default_rng(0).dirichlet([1, 1, 1], size=50)

@@ -11,7 +11,7 @@ from kepsvgp.inference.calls import call
 from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import Classifier, ImageShape, TextShape, build_model
 from kepsvgp.models.blocks import Block, encode
-from kepsvgp.models.text import ScalarMix, sinusoids
+from kepsvgp.models.text import sinusoids
 from kepsvgp.models.vit import patches
 from kepsvgp.ops.pooling import mean_pool
 from kepsvgp.training.objective import loss
@@ -255,12 +255,6 @@ def test_slices_of_tokens_that_have_samples_meet_the_same_draws(generator, monke
         assert_close(
             mean_pool(blocks[1](blocks[0](x, mask), mask, num_samples=SAMPLE), mask), whole
         )
-
-
-def test_scalar_mix_starts_as_the_mean_of_the_layers(generator) -> None:
-    layers = torch.randn(BATCH, TOKEN, 3, 5, generator=generator)
-
-    assert_close(ScalarMix(3)(layers), layers.mean(dim=2))
 
 
 def test_sinusoids_match_the_formula() -> None:

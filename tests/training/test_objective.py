@@ -166,19 +166,6 @@ def test_labels_that_are_no_class_indices_are_told(model: Tiny, wrong, monkeypat
         loss(model(batch(4)[0]), wrong, model, num_train=4)
 
 
-def test_training_overfits_a_handful_of_examples() -> None:
-    torch.manual_seed(0)
-    model = Tiny()
-    x, y = batch(16)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(300):
-        terms = loss(model(x.float()), y, model, num_train=10_000, ksvd_weight=0.1)
-        optimizer.zero_grad()
-        terms.total.backward()
-        optimizer.step()
-    assert terms.nll < 0.2
-
-
 def test_penalties_without_gradients_are_refused_where_the_rest_has_them(model: Tiny) -> None:
     """Reentrant gradient checkpointing runs the layers without gradients at first."""
 

@@ -216,30 +216,17 @@ def test_accumulated_micro_batches_give_the_gradient_of_the_batch(digits, tmp_pa
         assert_close(a["train"], b["train"], rtol=1e-5, atol=1e-6)
 
 
-def test_kl_counts_once_a_step_under_accumulation(digits, tmp_path) -> None:
-    one = train(small(epochs=1, batch_size=96), digits, tmp_path / "one")
-    split = train(small(epochs=1, batch_size=96, accumulate=3), digits, tmp_path / "split")
-
-    # one step from the same weights
-    assert_close(one.history()[0]["train"]["kl"], split.history()[0]["train"]["kl"])
-
-
 @pytest.mark.parametrize("select", ["score", "nll", "last"])
-def test_model_is_the_selected_checkpoint(digits, tmp_path, select) -> None:
+def test_model_is_the_checkpoint_of_the_best_epoch(digits, tmp_path, select) -> None:
     run = train(small(select=select, epochs=4, lr=3e-2), digits, tmp_path / "run")
 
+    history = [entry["val"] for entry in run.history()]
+    values = {"score": [v["accuracy"] for v in history], "nll": [-v["nll"] for v in history]}
+    values["last"] = list(range(4))
+    best = values[select].index(max(values[select])) + 1
+    assert weights_about(run.weights_file(select))["epoch"] == str(best)
     chosen, weights = load_file(run.weights_file()), load_file(run.weights_file(select))
     assert all(torch.equal(chosen[name], weights[name]) for name in chosen)
-
-
-def test_score_checkpoint_is_that_of_the_best_epoch(digits, tmp_path) -> None:
-    run = train(small(epochs=4, lr=3e-2), digits, tmp_path / "run")
-    scores = [entry["val"]["accuracy"] for entry in run.history()]
-    best = scores.index(max(scores)) + 1
-
-    shorter = train(small(epochs=4, lr=3e-2), digits, tmp_path / "other")
-    assert_same_run(run, shorter)
-    assert weights_about(run.weights_file("score"))["epoch"] == str(best)
 
 
 def test_reloaded_model_predicts_what_was_validated(digits, tmp_path) -> None:

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from datafiles import sentence, write_cola, write_encoder
+from datafiles import sentence, write_cola
 
 from kepsvgp.config.sections import DataConfig
-from kepsvgp.data import batches, load_benchmark
+from kepsvgp.data import load_benchmark
 from kepsvgp.data.sets import cola
 from kepsvgp.errors import UserError
 
@@ -62,21 +62,6 @@ def test_official_cola_has_1816_test_sentences_in_their_split(data_root: Path) -
 
     assert len(benchmark.train) + len(benchmark.val) == 7_262
     assert len(benchmark.test) == 1_816
-
-
-def test_cola_with_an_encoder_has_features_for_each_token(config, tmp_path) -> None:
-    encoder = write_encoder(tmp_path / "tiny")
-    with_features = config.model_copy(update={"encoder": str(encoder)})
-
-    benchmark = cola.load(with_features, sizes=SIZES)
-
-    assert benchmark.feature_shape == (3, 16)
-    for batch in batches(benchmark.train, 8, shuffle=True):
-        tokens, mask = batch.inputs["tokens"], batch.inputs["mask"]
-        assert batch.inputs["features"].shape == (*tokens.shape, 3, 16)
-        assert (batch.inputs["features"][~mask] == 0).all()
-        # layer normalisation leaves no token at zero
-        assert (batch.inputs["features"][mask].abs().sum((1, 2)) > 0).all()
 
 
 def test_cola_limit_tokenises_only_what_is_used(config: DataConfig) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datafiles import Evil
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kepsvgp.data.sets.unpickle import load_plain
 from kepsvgp.errors import UserError
@@ -104,23 +102,3 @@ def test_pickle_cannot_change_what_it_is_given(tmp_path: Path) -> None:
     array = np.arange(3, dtype=np.uint8)
 
     assert (load_plain(write(tmp_path / "file", {"a": array}))["a"] == array).all()
-
-
-def test_every_truncation_is_refused_by_name(tmp_path: Path) -> None:
-    whole = pickle.dumps({"data": np.arange(40, dtype=np.uint8), "labels": [1, 2]}, protocol=2)
-    for length in range(len(whole)):
-        (tmp_path / "cut").write_bytes(whole[:length])
-        with pytest.raises(UserError, match="cut must"):
-            load_plain(tmp_path / "cut")
-
-
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_damaged_pickle_is_read_or_refused_and_never_crashes(tmp_path: Path, data) -> None:
-    whole = bytearray(pickle.dumps({"d": np.arange(9, dtype=np.uint8), "l": [1]}, protocol=2))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    (tmp_path / "file").write_bytes(bytes(whole))
-
-    with contextlib.suppress(UserError):
-        load_plain(tmp_path / "file")
