@@ -92,7 +92,7 @@ def write_run(
         "classes": list(classes),
         "input": {"channels": 1, "height": 8, "width": 8},
         "splits": dict(splits or {"checksums": {}}),
-        "notes": list(notes),
+        "notes": [{"text": note, "about": None} for note in notes],
         "parameters": 123_456,
         "epochs": planned,
         "finished": epochs is None,

@@ -42,9 +42,9 @@ class Note(NamedTuple):
     about: Literal["shift", "ood"] | None = None
 
 
-def read_notes(values: Iterable[str | Mapping[str, Any]]) -> tuple[Note, ...]:
-    """Notes of a run's record; those of older ones are texts."""
-    return tuple(Note(v) if isinstance(v, str) else Note(v["text"], v["about"]) for v in values)
+def read_notes(values: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
+    """Notes of a run's record."""
+    return tuple(Note(**value) for value in values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,22 +113,13 @@ class Benchmark:
 
 
 def is_same_split(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether two split records are of the same examples, as far as the older one tells.
-
-    The oldest have no contents; those of images were of names and sizes, not of bytes.
-    """
-    before, after = then.get("contents") or "", now.get("contents") or ""
-    comparable = before and after.startswith(BYTES) == before.startswith(BYTES)
-    return then["checksums"] == now["checksums"] and (not comparable or before == after)
+    """Whether two split records are of the same examples."""
+    return all(then.get(name) == now.get(name) for name in ("checksums", "contents"))
 
 
 def checksum(rows: Int[Tensor, " example"]) -> str:
     """SHA-256 of a list of rows, in its order."""
     return hashlib.sha256(rows.to(torch.int64).numpy().astype("<i8").tobytes()).hexdigest()
-
-
-# stands before the checksum of files by their bytes
-BYTES = "bytes:"
 
 
 class Split(NamedTuple):

@@ -112,76 +112,79 @@ def train(
         second: What is different in a second step, whose configuration is that of the whole.
         finish: Whether the last epoch is the end of the training; else the caller says when it is.
     """
-    run = RunFolder(out)
-    method = find_method(config.method)
-    whole, second = config, second or SecondStep(config.train)
-    config = config.model_copy(update={"train": second.schedule})
+    run, second = RunFolder(out), second or SecondStep(config.train)
     with kept_random_state(), flushed_denormals(), ExitStack() as stack:
-        check_board(enabled=config.train.tensorboard)
-        accelerator = make_accelerator(config.train)
-        batch_size = global_batch_size(
-            config.train, len(benchmark.train), accelerator.num_processes
+        session, position = _begin(
+            config, benchmark, run, second, resume=resume, console=console, stack=stack
         )
-        if console is not None and accelerator.is_main_process:
-            _tell_shorter_warmup(config.train, console)
-        torch.manual_seed(derive_seed(config.seed, "weights"))
-        plain = method.network(config.model, input_shape(benchmark), len(benchmark.classes))
-        plain.load_state_dict(second.initial, strict=False)
-        adam = Adam(
-            _parameter_groups(plain, second.network_lr),
-            lr=config.train.lr,
-            weight_decay=config.train.weight_decay,
-            fused=True,
-        )
-        model, optimizer = accelerator.prepare(plain, adam)
-
-        if accelerator.is_main_process:
-            size = sum(parameter.numel() for parameter in plain.parameters())
-            record = make_record(benchmark, parameters=size, epochs=config.train.epochs)
-            stack.enter_context(run.opened(whole, record, resume=resume))
-        accelerator.wait_for_everyone()
-        position = load_position(run) or Position()
-        if position.history and accelerator.is_main_process:
-            # the state is written first, so after a crash the history may lag behind it
-            run.write_history(position.history)
-        if position.done:
-            return _ended(run, accelerator, finish=finish)
-        if accelerator.is_main_process:
-            run.forget_results()
-        if (run.path / STATE).exists():
-            load_tensors(run, plain, adam)
-            if accelerator.scaler is not None and position.scaler is not None:
-                accelerator.scaler.load_state_dict(position.scaler)
-
-        steps_per_epoch = len(benchmark.train) // batch_size
-        is_main = accelerator.is_main_process
-        display = Display(
-            console if is_main else None,
-            "training",
-            total=config.train.epochs * steps_per_epoch,
-            done=position.epoch * steps_per_epoch + position.batch,
-        )
-        board = open_board(
-            run.path / "tensorboard",
-            enabled=config.train.tensorboard and is_main,
-            start=position.epoch,
-        )
-        session = _Session(
-            config, benchmark, run, accelerator, model, plain, optimizer, batch_size,
-            steps_per_epoch, method.kl_weight(config, len(benchmark.train)),
-            stack.enter_context(board), stack.enter_context(display),
-        )  # fmt: skip
         while not position.done:
             _train_epoch(session, position)
             _finish_epoch(session, position)
-        return _ended(run, accelerator, finish=finish)
+        if finish and session.is_main:
+            run.finish()
+        session.accelerator.wait_for_everyone()
+        return run
 
 
-def _ended(run: RunFolder, accelerator: Accelerator, *, finish: bool) -> RunFolder:
-    if finish and accelerator.is_main_process:
-        run.finish()
+def _begin(
+    whole: RunConfig,
+    benchmark: Benchmark,
+    run: RunFolder,
+    second: SecondStep,
+    *,
+    resume: bool,
+    console: Console | None,
+    stack: ExitStack,
+) -> tuple[_Session, Position]:
+    """A session in a run folder that is held as long as the stack, and where it stands."""
+    method, config = find_method(whole.method), whole.model_copy(update={"train": second.schedule})
+    check_board(enabled=config.train.tensorboard)
+    accelerator, num_train = make_accelerator(config.train), len(benchmark.train)
+    is_main = accelerator.is_main_process
+    batch_size = global_batch_size(config.train, num_train, accelerator.num_processes)
+    if console is not None and is_main:
+        _tell_shorter_warmup(config.train, console)
+    torch.manual_seed(derive_seed(config.seed, "weights"))
+    plain = method.network(config.model, input_shape(benchmark), len(benchmark.classes))
+    plain.load_state_dict(second.initial, strict=False)
+    groups, decay = _parameter_groups(plain, second.network_lr), config.train.weight_decay
+    adam = Adam(groups, lr=config.train.lr, weight_decay=decay, fused=True)
+    model, optimizer = accelerator.prepare(plain, adam)
+    if is_main:
+        size = sum(parameter.numel() for parameter in plain.parameters())
+        record = make_record(benchmark, parameters=size, epochs=config.train.epochs)
+        stack.enter_context(run.opened(whole, record, resume=resume))
     accelerator.wait_for_everyone()
-    return run
+    position = _restored(run, plain, adam, accelerator)
+    is_shown = is_main and not position.done
+    steps = num_train // batch_size
+    total, done = config.train.epochs * steps, position.epoch * steps + position.batch
+    display = Display(console if is_shown else None, "training", total=total, done=done)
+    folder, is_board = run.path / "tensorboard", is_shown and config.train.tensorboard
+    board = open_board(folder, enabled=is_board, start=position.epoch)
+    session = _Session(
+        config, benchmark, run, accelerator, model, plain, optimizer, batch_size, steps,
+        method.kl_weight(config, num_train),
+        stack.enter_context(board), stack.enter_context(display),
+    )  # fmt: skip
+    return session, position
+
+
+def _restored(run: RunFolder, model: nn.Module, adam: Adam, accelerator: Accelerator) -> Position:
+    """Where a run stands, with its weights and moments given back if there is more to train."""
+    position = load_position(run) or Position()
+    if position.history and accelerator.is_main_process:
+        # the state is written first, so after a crash the history may lag behind it
+        run.write_history(position.history)
+    if position.done:
+        return position
+    if accelerator.is_main_process:
+        run.forget_results()
+    if (run.path / STATE).exists():
+        load_tensors(run, model, adam)
+        if accelerator.scaler is not None and position.scaler is not None:
+            accelerator.scaler.load_state_dict(position.scaler)
+    return position
 
 
 def _tell_shorter_warmup(config: TrainConfig, console: Console) -> None:

@@ -245,8 +245,6 @@ def test_changed_texts_and_images_have_another_record(tmp_path: Path) -> None:
     for then, now in zip(before, records(), strict=True):
         assert then["checksums"] == now["checksums"]
         assert not is_same_split(then, now)
-        # records of older runs have no contents
-        assert is_same_split({"checksums": then["checksums"]}, now)
 
 
 def test_tables_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
@@ -302,8 +300,6 @@ def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) 
 
     after = load_benchmark(config)
     assert not is_same_split(before, after.split_record())
-    # a record of an older version, of names and sizes, cannot tell
-    assert is_same_split(before | {"contents": "0123"}, after.split_record())
     for part in parts(after):
         for position, row in enumerate(part.rows.tolist()):
             # those of the dogs come behind the twelve of the cats

@@ -7,7 +7,7 @@ import torch
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import pictures, store
 from kepsvgp.data.augment import CropFlip
-from kepsvgp.data.benchmark import BYTES, Benchmark
+from kepsvgp.data.benchmark import Benchmark
 from kepsvgp.data.examples import Normalisation, image_examples
 from kepsvgp.data.sets import own
 from kepsvgp.data.shifts.corrupted import corrupted_sets
@@ -48,7 +48,7 @@ def load(config: DataConfig) -> Benchmark:
         shifts=corrupted.sets,
         notes=(*corrupted.notes, *own.repeated(files, split, "images")),
         augment=CropFlip(padding=max(1, config.image_size // 8), flip=True),
-        contents=BYTES + own.contents(files, labels),
+        contents=own.contents(files, labels),
     )
 
 
