@@ -141,26 +141,9 @@ def test_interval_of_ece_is_one_for_test_sets_of_its_size(generator) -> None:
     assert sum(each.low <= of_all <= each.high for each in found) <= 20
 
 
-def test_bootstrap_interval_holds_the_true_difference_as_often_as_it_says(generator) -> None:
-    repeats, size, held = 300, 200, 0
-    for _ in range(repeats):
-        # A is right with probability 0.8, B with 0.7, and they agree more than by chance
-        luck = torch.rand(size, generator=generator)
-        flip = torch.rand(size, generator=generator) < 0.5
-        other = torch.where(flip, torch.rand(size, generator=generator), luck)
-        right = [luck < 0.8, other < 0.7]
-        a, b = (torch.stack([r, ~r], dim=1).double() for r in right)
-        interval = metrics.paired_bootstrap(
-            a, b, torch.zeros(size).long(), metrics=["accuracy"], num_resamples=300
-        )["accuracy"]
-        held += interval.low <= 0.1 <= interval.high
-    # fewer, or more, happen once in a thousand at the level of 95 %
-    assert binom.ppf(0.0005, repeats, 0.95) <= held <= binom.ppf(0.9995, repeats, 0.95)
-
-
 @pytest.mark.parametrize("spread", [0.0, 0.03, 0.3])
-@pytest.mark.parametrize("runs", [(5, 5), (5, 1), (3, 5)])
-def test_bootstrap_interval_of_five_seeds_holds_what_other_seeds_and_examples_give(
+@pytest.mark.parametrize("runs", [(1, 1), (5, 5), (5, 1), (3, 5)])
+def test_bootstrap_interval_holds_what_other_seeds_and_examples_give(
     generator, spread, runs
 ) -> None:
     repeats, size, held = 200, 400, 0
@@ -177,8 +160,10 @@ def test_bootstrap_interval_of_five_seeds_holds_what_other_seeds_and_examples_gi
             a, b, torch.zeros(size).long(), metrics=["accuracy"], num_resamples=300
         )["accuracy"]
         held += interval.low <= 0.05 <= interval.high
-    # fewer happen once in a thousand at the level of 95 %; more may, as t covers the least sure
+    # fewer happen once in a thousand at the level of 95 %
     assert held >= binom.ppf(0.001, repeats, 0.95)
+    # and so do more for single runs; for several they may, as t covers the least sure
+    assert runs != (1, 1) or held <= binom.ppf(0.999, repeats, 0.95)
 
 
 def test_bootstrap_of_undefined_metrics_is_nan_with_one_warning() -> None:

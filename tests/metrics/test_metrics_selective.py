@@ -162,18 +162,6 @@ def test_randomized_conformal_sets_cover_exactly_as_promised(generator: torch.Ge
     assert 4 * error < 1 / 21
 
 
-def test_randomized_conformal_scores_are_uniform_up_to_the_label_s_probability(generator) -> None:
-    probs, labels = torch.tensor([[0.6, 0.4]]).expand(999, -1), torch.zeros(999).long()
-    rule = metrics.fit_conformal(probs, labels, 0.5, randomized=True, generator=generator)
-    # the median of 999 uniform numbers has a standard deviation of about 1/2√1001
-    assert rule.threshold == pytest.approx(0.6 * 0.5, abs=5 * 0.6 / (2 * math.sqrt(1001)))
-    # label 1 comes after label 0: its score is at least 0.6
-    sets = metrics.conformal_sets(rule, probs, allow_empty=True, generator=generator)
-    assert not sets[:, 1].any()
-    share = float(sets[:, 0].double().mean())
-    assert share == pytest.approx(rule.threshold / 0.6, abs=5 * 0.5 / math.sqrt(999))
-
-
 @pytest.mark.parametrize("allow_empty", [True, False])
 def test_plain_conformal_sets_cover_at_least_as_promised(generator, allow_empty: bool) -> None:
     shares = covered(generator, randomized=False, allow_empty=allow_empty)

@@ -61,6 +61,11 @@ def test_token_embeddings_begin_with_the_scale_that_was_asked_for() -> None:
     assert_close(small.std(), torch.tensor(0.1), rtol=0.01, atol=0)
 
 
+def sampled(model: Classifier, inputs: object) -> Tensor:
+    draws = torch.Generator().manual_seed(1)
+    return call(model.eval(), inputs, num_samples=SAMPLE, generator=draws)
+
+
 def test_features_alone_are_the_model_whose_embeddings_count_for_nothing(generator) -> None:
     alone = build_model(SMALL.model_copy(update={"embedding_dim": 0}), FEATURED, CLASS)
     both = build_model(SMALL, FEATURED, CLASS)
@@ -72,10 +77,7 @@ def test_features_alone_are_the_model_whose_embeddings_count_for_nothing(generat
     both.load_state_dict(weights)
     inputs = inputs_for(FEATURED, generator)
 
-    def sampled(model: Classifier) -> Tensor:
-        return call(model.eval(), inputs, num_samples=SAMPLE, generator=generator.manual_seed(1))
-
-    assert_close(sampled(alone), sampled(both))
+    assert_close(sampled(alone, inputs), sampled(both, inputs))
 
 
 def test_layers_side_by_side_can_be_any_mix_of_them(generator) -> None:
@@ -90,10 +92,7 @@ def test_layers_side_by_side_can_be_any_mix_of_them(generator) -> None:
     joined.load_state_dict(weights | {"to_tokens.weight": torch.cat(maps, dim=1)})
     inputs = inputs_for(FEATURED, generator)
 
-    def sampled(model: Classifier) -> Tensor:
-        return call(model.eval(), inputs, num_samples=SAMPLE, generator=generator.manual_seed(1))
-
-    assert_close(sampled(joined), sampled(mixed))
+    assert_close(sampled(joined, inputs), sampled(mixed, inputs))
 
 
 @pytest.mark.parametrize("shape", [IMAGES, TEXTS])
@@ -152,11 +151,7 @@ def test_text_model_ignores_padding(attention, generator) -> None:
     length = 4
     row = {name: value[2:, :length] for name, value in inputs.items()}
 
-    def logits(part: dict[str, Tensor]) -> Tensor:
-        draws = torch.Generator().manual_seed(0)
-        return call(model, part, num_samples=SAMPLE, generator=draws)
-
-    assert_close(logits(row)[..., 0, :], logits(inputs)[..., 2, :])
+    assert_close(sampled(model, row)[..., 0, :], sampled(model, inputs)[..., 2, :])
 
 
 def test_text_model_knows_the_order_of_its_tokens(generator) -> None:

@@ -10,6 +10,7 @@ References:
     Guo et al., 2017, arXiv:1706.04599.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from kepsvgp.errors import UserError
@@ -76,7 +78,7 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
 def best_temperature(
     probs: Float[Tensor, "example class"], labels: Int[Tensor, " example"]
 ) -> float:
-    """The minimiser of the negative log-likelihood, by LBFGS on log T."""
+    """The minimiser of the negative log-likelihood."""
     if len(labels) == 0:
         raise UserError("temperature scaling must have validation examples; got none.")
     if (probs.argmax(dim=-1) == labels).all():
@@ -87,28 +89,14 @@ def best_temperature(
         )
         return 1.0
     logits = _log(probs)
-    # where labels are no better than chance T grows without end: the bounds keep it finite
-    log_t = torch.zeros((), dtype=logits.dtype, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [log_t], lr=0.5, max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
-    )
 
-    def nll(t: Tensor) -> Tensor:
-        return F.cross_entropy(logits * torch.exp(-t), labels)
+    def nll(log_t: float) -> float:
+        return float(F.cross_entropy(logits * math.exp(-log_t), labels))
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = nll(log_t)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    found = log_t.detach().clamp(-_LOG_BOUND, _LOG_BOUND)
-    # no line search is above suspicion: T = 1 stays unless it is beaten
-    return float(found.exp()) if nll(found) < nll(torch.zeros_like(found)) else 1.0
-
-
-_LOG_BOUND = 5.0
+    # it falls and then grows with T, and for labels no better than chance falls without end
+    found = minimize_scalar(nll, bounds=(-5.0, 5.0), options={"xatol": 1e-9}).x
+    # no search is above suspicion: T = 1 stays unless it is beaten
+    return math.exp(found) if nll(found) < nll(0.0) else 1.0
 
 
 def _keep_label(probs: Tensor, label: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def _run_statistic(given: Outcome, metrics: Sequence[str]) -> Statistic:
         "brier": calibration.each_brier(given),
     }
     order = curves.order_by(given.confidence)
-    is_ranked = any(name in ranking.FailureMetrics._fields for name in metrics)
+    is_ranked = bool(set(metrics) - {*means, "mcc", "ece"})
 
     def statistic(weights: Tensor) -> dict[str, Tensor]:
         values = {name: weights @ each / weights.sum(-1) for name, each in means.items()}
@@ -169,7 +169,7 @@ def _run_statistic(given: Outcome, metrics: Sequence[str]) -> Statistic:
             values["ece"] = calibration.top_label_ece(given, 15, weights)
         if is_ranked:
             counts = curves.tally(order, given.correct, weights)
-            values |= ranking.failure_metrics(counts, "exact")._asdict()
+            values |= ranking.failure_metrics(counts, "exact")
         return {name: values[name] for name in metrics}
 
     return statistic

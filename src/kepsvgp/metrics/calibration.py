@@ -8,6 +8,7 @@ A bin B of examples with mean confidence conf(B) and accuracy acc(B) is off by
 All values are raw: nothing is multiplied by 100.
 """
 
+import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
@@ -66,12 +67,14 @@ def ece_adaptive(
     order = curves.order_by(given.confidence)
     counts = curves.tally(order, given.correct)
     _check_bins(num_bins)
-    accepted = counts.positives + counts.negatives
-    size = accepted.diff(prepend=torch.zeros(1, dtype=torch.float64))
+    accepted = np.append(0, counts.positives + counts.negatives)
     # Σ (confidence − correct) over all examples down to the end of each group
-    residual = (size * order.score.double()).cumsum(0) - counts.positives
-    cuts = torch.arange(num_bins + 1, dtype=torch.float64) * len(given.labels) / num_bins
-    return float(_interpolate(cuts, accepted, residual).diff().abs().sum()) / len(given.labels)
+    total = np.append(0, (np.diff(accepted) * order.score.double().numpy()).cumsum())
+    residual = total - np.append(0, counts.positives)
+    cuts = np.arange(num_bins + 1) * len(given.labels) / num_bins
+    # the broken line through the ends of the groups, at the cuts
+    parts = np.diff(np.interp(cuts, accepted, residual))
+    return float(np.abs(parts).sum()) / len(given.labels)
 
 
 def nll(
@@ -145,12 +148,3 @@ def _inner_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
 def _check_bins(num_bins: int) -> None:
     if num_bins < 1:
         raise UserError(f"num_bins must be at least 1; got {num_bins}.")
-
-
-def _interpolate(at: Tensor, positions: Tensor, values: Tensor) -> Tensor:
-    """The broken line through (0, 0) and (positions, values), evaluated at `at`."""
-    origin = torch.zeros(1, dtype=torch.float64)
-    positions, values = torch.cat([origin, positions]), torch.cat([origin, values])
-    right = torch.searchsorted(positions, at).clamp(1, len(positions) - 1)
-    share = (at - positions[right - 1]) / (positions[right] - positions[right - 1])
-    return values[right - 1] + share * (values[right] - values[right - 1])

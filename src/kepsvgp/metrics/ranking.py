@@ -130,30 +130,19 @@ def aupr_error(confidence: Float[Array, " example"], correct: Bool[Array, " exam
     return defined("aupr_error", area, "it needs at least one wrong prediction")
 
 
-class FailureMetrics(NamedTuple):
-    """What one ranking says of how well confidence predicts failure."""
-
-    aurc: Float[Tensor, "*resample"]
-    eaurc: Float[Tensor, "*resample"]
-    auroc: Float[Tensor, "*resample"]
-    fpr95: Float[Tensor, "*resample"]
-    aupr_success: Float[Tensor, "*resample"]
-    aupr_error: Float[Tensor, "*resample"]
-
-
-def failure_metrics(counts: Tally, convention: Convention) -> FailureMetrics:
-    """All metrics of one ranking, with correct predictions as its positives."""
+def failure_metrics(counts: Tally, convention: Convention) -> dict[str, Float[Tensor, "*resample"]]:
+    """All metrics of one ranking by name, with correct predictions as its positives."""
     check_option("convention", convention, get_args(Convention))
     paper = convention == "paper"
     area = curves.area_under_risk(counts)
-    return FailureMetrics(
-        aurc=area,
-        eaurc=area - least_area(counts, "asymptotic" if paper else "exact"),
-        auroc=curves.area_under_roc(counts),
-        fpr95=fpr_at_95(counts, "nearest" if paper else "first"),
-        aupr_success=precision_area(counts, "trapezoid" if paper else "step"),
-        aupr_error=curves.average_precision(curves.from_below(counts)),
-    )
+    return {
+        "aurc": area,
+        "eaurc": area - least_area(counts, "asymptotic" if paper else "exact"),
+        "auroc": curves.area_under_roc(counts),
+        "fpr95": fpr_at_95(counts, "nearest" if paper else "first"),
+        "aupr_success": precision_area(counts, "trapezoid" if paper else "step"),
+        "aupr_error": curves.average_precision(curves.from_below(counts)),
+    }
 
 
 def least_area(counts: Tally, optimum: Optimum) -> Float[Tensor, "*resample"]:

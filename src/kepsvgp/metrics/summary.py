@@ -27,7 +27,7 @@ def all_metrics(
     values = {
         "accuracy": given.correct.double().mean(),
         "mcc": ranking.matthews(given),
-        **ranking.failure_metrics(counts, convention)._asdict(),
+        **ranking.failure_metrics(counts, convention),
         "ece": calibration.top_label_ece(given, 15),
         "nll": calibration.each_nll(given).mean(),
         "brier": calibration.each_brier(given).mean(),

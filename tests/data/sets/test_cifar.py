@@ -124,11 +124,8 @@ def test_wrong_content_is_refused(tmp_path, name, changes, message) -> None:
 def test_real_cifar10_has_the_splits_of_the_paper(data_root: Path) -> None:
     benchmark = load_benchmark(DataConfig(name="cifar10", root=data_root))
 
-    assert [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)] == [
-        45_000,
-        5_000,
-        10_000,
-    ]
+    sizes = [len(p) for p in (benchmark.train, benchmark.val, benchmark.test)]
+    assert sizes == [45_000, 5_000, 10_000]
     assert benchmark.classes[:3] == ("airplane", "automobile", "bird")
     assert torch.bincount(benchmark.test.labels).tolist() == [1000] * 10
     both = torch.cat([benchmark.train.labels, benchmark.val.labels])

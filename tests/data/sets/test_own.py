@@ -25,6 +25,10 @@ def write_table(path: Path, rows: list[tuple[str, str]], delimiter: str = ",") -
         writer.writerows([(number, *row) for number, row in enumerate(rows)])
 
 
+def images(root: Path, **settings: object) -> DataConfig:
+    return DataConfig(name="images", path=root / "pictures", root=root, **settings)
+
+
 ROWS = [(f"text, number {i}\nwith a line break", ("bad", "fine")[i % 2]) for i in range(40)]
 
 
@@ -35,17 +39,12 @@ def parts(benchmark):
 def test_images_in_class_folders_are_split_in_proportion(tmp_path: Path) -> None:
     write_images(tmp_path / "pictures", {"cat": 20, "dog": 10, ".hidden": 1})
 
-    benchmark = load_benchmark(
-        DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path, image_size=16)
-    )
+    benchmark = load_benchmark(images(tmp_path, image_size=16))
 
     assert benchmark.classes == ("cat", "dog")
     assert benchmark.image_shape == (3, 16, 16)
-    assert [torch.bincount(p.labels).tolist() for p in parts(benchmark)] == [
-        [14, 7],
-        [2, 1],
-        [4, 2],
-    ]
+    counts = [torch.bincount(part.labels).tolist() for part in parts(benchmark)]
+    assert counts == [[14, 7], [2, 1], [4, 2]]
     rows = torch.cat([part.rows for part in parts(benchmark)])
     assert torch.equal(rows.sort().values, torch.arange(30))
     inputs = benchmark.train.inputs(torch.arange(21))
@@ -57,9 +56,7 @@ def test_images_in_class_folders_are_split_in_proportion(tmp_path: Path) -> None
 def test_images_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
     for part, number in (("train", 10), ("test", 3)):
         write_images(tmp_path / "pictures" / part, {"a": number, "b": number})
-    config = DataConfig(
-        name="images", path=tmp_path / "pictures", root=tmp_path, image_size=8, grayscale=True
-    )
+    config = images(tmp_path, image_size=8, grayscale=True)
 
     benchmark = load_benchmark(config)
     assert [len(part) for part in parts(benchmark)] == [18, 2, 6]
@@ -73,9 +70,7 @@ def test_images_divided_by_the_user_stay_divided(tmp_path: Path) -> None:
 def test_class_may_be_called_train(tmp_path: Path) -> None:
     write_images(tmp_path / "pictures", {"bus": 10, "car": 10, "train": 10})
 
-    benchmark = load_benchmark(
-        DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path, image_size=8)
-    )
+    benchmark = load_benchmark(images(tmp_path, image_size=8))
 
     assert benchmark.classes == ("bus", "car", "train")
 
@@ -83,7 +78,7 @@ def test_class_may_be_called_train(tmp_path: Path) -> None:
 def test_image_limit_opens_only_what_it_needs(tmp_path: Path) -> None:
     write_images(tmp_path / "pictures", {"a": 10, "b": 10})
     limits: dict = {"train_limit": 4, "val_limit": 1, "test_limit": 1}
-    config = DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path, **limits)
+    config = images(tmp_path, **limits)
     used = load_benchmark(config)
     names = sorted(p for c in "ab" for p in (tmp_path / "pictures" / c).iterdir())
     kept = set(torch.cat([part.rows for part in parts(used)]).tolist())
@@ -125,7 +120,7 @@ def test_wrong_image_folders_are_refused(tmp_path: Path, prepare, message: str) 
     prepare(tmp_path / "pictures")
 
     with pytest.raises(UserError, match=message):
-        load_benchmark(DataConfig(name="images", path=tmp_path / "pictures", root=tmp_path))
+        load_benchmark(images(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -283,17 +278,15 @@ def test_texts_and_images_in_two_parts_are_told(tmp_path: Path) -> None:
 
 def test_exchanged_images_of_equal_size_and_time_are_read_again(tmp_path: Path) -> None:
     for name, value in (("cat", 10), ("dog", 200)):
-        (tmp_path / "all" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(12):
-            path = tmp_path / "all" / name / f"{number}.bmp"
+            path = tmp_path / "pictures" / name / f"{number}.bmp"
             Image.new("L", (8, 8), value).save(path)
             os.utime(path, (1e9, 1e9))
-    config = DataConfig(
-        name="images", path=tmp_path / "all", root=tmp_path, image_size=8, grayscale=True
-    )
+    config = images(tmp_path, image_size=8, grayscale=True)
     before = load_benchmark(config).split_record()
 
-    first, second = (tmp_path / "all" / name / "0.bmp" for name in ("cat", "dog"))
+    first, second = (tmp_path / "pictures" / name / "0.bmp" for name in ("cat", "dog"))
     first.rename(tmp_path / "kept")
     second.rename(first)
     (tmp_path / "kept").rename(second)
