@@ -152,7 +152,7 @@ def test_page_without_predictions_still_has_its_table(tmp_path) -> None:
 def test_page_of_half_a_surrogate_pair_can_be_written(tmp_path) -> None:
     run = write_run(tmp_path / "run", {"kep": {"test": draw(torch.arange(30) % 10)}})
     record = RunFolder(run).record()
-    record["notes"] = ["Broken \ud800 text"]
+    record["notes"] = [{"text": "Broken \ud800 text", "about": None}]
     RunFolder(run).files.write_json("run.json", record)
 
     html = write_report([run], tmp_path / "report.html").read_text()
