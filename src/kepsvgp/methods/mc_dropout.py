@@ -236,7 +236,7 @@ def _attention_modules(model: nn.Module) -> list[nn.Module]:
     Attention is what conversion knows as such, and our own; of other models those modules that
     have a dropout layer.
     """
-    known = {candidate.module for candidate in candidates(model)}
+    known = {candidate.module for candidate in candidates(model, "zero")}
     return [
         module
         for module in model.modules()

@@ -1,6 +1,6 @@
 """Pooled features of our classifiers, what methods that act on the last layer start from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
-from kepsvgp.inference.calls import to_device
+from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.models.blocks import Classifier
 
@@ -35,10 +35,10 @@ def pooled(
     with evaluating(model) as evaluated:
         assert isinstance(evaluated, Classifier)
         if num_samples is None or not stochastic_layers(evaluated):
-            features = _features(evaluated, inputs, generator=generator)
+            features = call(evaluated.features, inputs, generator=generator)
         else:
             with fixed_draws(evaluated, num_samples, generator=generator):
-                features = _features(evaluated, inputs, num_samples=num_samples)
+                features = call(evaluated.features, inputs, num_samples=num_samples)
     # no sample axis where nothing before the head draws
     return features if features.ndim == 3 else features.unsqueeze(0)
 
@@ -67,9 +67,3 @@ def gather_pooled(
         positions.append(index)
     order = torch.cat(positions).argsort().to(parts[0].device)
     return Pooled(torch.cat(parts, dim=1)[:, order], torch.cat(labels)[order])
-
-
-def _features(model: Classifier, inputs: Any, **kwargs: Any) -> Tensor:
-    if isinstance(inputs, Mapping):
-        return model.features(**inputs, **kwargs)
-    return model.features(inputs, **kwargs)

@@ -48,27 +48,23 @@ def transformer(
     config: ModelConfig, shape: InputShape, attentions: list[nn.Module], last: nn.Module
 ) -> VisionTransformer | TextTransformer:
     """The paper's Transformer with these attention layers, one a block, and this head."""
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in ("dim", "mlp_dim", "dropout")}
     if isinstance(shape, ImageShape):
+        sides = (shape.height, shape.width)
         return VisionTransformer(
             attentions,
             last,
-            image_size=(shape.height, shape.width),
+            image_size=sides,
             channels=shape.channels,
             patch_size=config.patch_size,
-            dim=config.dim,
-            mlp_dim=config.mlp_dim,
-            dropout=config.dropout,
+            **sizes,
         )
     return TextTransformer(
         attentions,
         last,
-        vocab_size=shape.vocab_size,
         embedding_dim=config.embedding_dim,
         embedding_scale=config.embedding_scale,
-        dim=config.dim,
-        mlp_dim=config.mlp_dim,
-        dropout=config.dropout,
-        feature_layers=shape.feature_layers,
-        feature_dim=shape.feature_dim,
         encoder_layers=config.encoder_layers,
+        **shape._asdict(),
+        **sizes,
     )
