@@ -1,30 +1,19 @@
 """The command line in this process, and a configuration that trains in a moment."""
 
+from pathlib import Path
+
 import pytest
 
 from kepsvgp.cli import main
+from kepsvgp.config.file import load_config
+from kepsvgp.config.sections import RunConfig
 
-SMALL = """
-method = "kep"
-[data]
-train_limit = 96
-val_limit = 40
-test_limit = 40
-[model]
-depth = 1
-dim = 12
-num_heads = 2
-mlp_dim = 12
-patch_size = 4
-[model.kep]
-rank = 3
-[train]
-epochs = 2
-batch_size = 32
-lr = 1e-2
-[prediction]
-num_samples = 2
-"""
+SMALL = Path(__file__).with_name("small.toml")
+
+
+def small(*changes: str) -> RunConfig:
+    """That configuration, with `key=value` changes."""
+    return load_config(SMALL, changes)
 
 
 def call(*arguments: object) -> int:

@@ -6,10 +6,8 @@ from commands import SMALL, call
 
 
 @pytest.fixture(scope="session")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("configs") / "small.toml"
-    path.write_text(SMALL)
-    return path
+def config() -> Path:
+    return SMALL
 
 
 @pytest.fixture(scope="session")

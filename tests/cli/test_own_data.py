@@ -12,7 +12,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with images and a configuration that names them from there."""
     write_images(tmp_path / "pictures", {"cat": 16, "dog": 16})
     own = '[data]\nname = "images"\npath = "pictures"\nroot = "cache"\nimage_size = 8\n'
-    (tmp_path / "own.toml").write_text(SMALL.replace("[data]\n", own))
+    (tmp_path / "own.toml").write_text(SMALL.read_text().replace("[data]\n", own))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -49,7 +49,7 @@ def test_columns_of_a_table_are_named_by_flags(tmp_path, monkeypatch, capsys) ->
     (tmp_path / "own.csv").write_text("\n".join(["2024,mark", *lines]))
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", "the cat a dog")
     own = f'[data]\nname = "csv"\npath = "own.csv"\nroot = "cache"\nvocabulary = "{vocabulary}"\n'
-    (tmp_path / "own.toml").write_text(SMALL.replace("[data]\n", own))
+    (tmp_path / "own.toml").write_text(SMALL.read_text().replace("[data]\n", own))
     monkeypatch.chdir(tmp_path)
     arguments = ("train", "own.toml", "train.epochs=1", "--out", "run", "--text-column", "2024")
 

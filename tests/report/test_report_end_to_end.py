@@ -8,11 +8,10 @@ from commands import SMALL, call
 
 
 def test_report_of_trained_runs_has_their_metrics(tmp_path) -> None:
-    config, runs = tmp_path / "small.toml", []
-    config.write_text(SMALL)
+    runs = []
     for method in ("kep", "msp"):
         runs.append(tmp_path / "runs" / method)
-        assert call("train", config, f"method={method}", "--out", runs[-1]) == 0
+        assert call("train", SMALL, f"method={method}", "--out", runs[-1]) == 0
         assert call("evaluate", runs[-1], "--splits", "ood,shift/fog/5") == 0
 
     assert call("report", tmp_path / "runs", "--out", tmp_path / "report.html") == 0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from breaking import CONFIG, assert_explained, many, run_command
+from commands import small
 from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
 from PIL import Image
 from safetensors.torch import load_file
@@ -19,7 +20,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from kepsvgp import convert
-from kepsvgp.config.file import load_config, parse_config
+from kepsvgp.config.file import load_config
 from kepsvgp.config.plugins import find_method
 from kepsvgp.conversion import load_pretrained, save_pretrained
 from kepsvgp.data import load_benchmark, pictures, store
@@ -85,22 +86,7 @@ def damages(content: bytes, seed: int, flips: int) -> Iterator[bytes]:
 def made(tmp_path_factory) -> Path:
     """One of everything that kepsvgp writes."""
     root = tmp_path_factory.mktemp("made")
-    config = parse_config(
-        {
-            "method": "kep",
-            "data": {"train_limit": 64, "val_limit": 40, "test_limit": 40, "corruptions": "none"},
-            "model": {
-                "depth": 1,
-                "dim": 8,
-                "num_heads": 2,
-                "mlp_dim": 8,
-                "patch_size": 4,
-                "kep": {"rank": 2},
-            },
-            "prediction": {"num_samples": 2},
-            "train": {"epochs": 2, "batch_size": 32, "select": "last"},
-        }
-    )
+    config = small("data.corruptions=none", "train.select=last")
     benchmark = load_benchmark(config.data)
     run = train(config, benchmark, root / "run")
     evaluate(run, benchmark, run.model("last"), method="kep", checkpoint="last", splits=("test",))

@@ -5,11 +5,11 @@ import statistics
 
 import torch
 from breaking import many, open_files, resident_megabytes
+from commands import small
 from rich.console import Console
 from torch import nn
 
 from kepsvgp import KEPAttention, loss, predict
-from kepsvgp.config.file import parse_config
 from kepsvgp.data import load_benchmark
 from kepsvgp.training.loop import train
 
@@ -90,22 +90,9 @@ def test_predictions_keep_nothing(tried) -> None:
 
 def test_the_training_loop_keeps_nothing(tmp_path, tried) -> None:
     epochs = many(6, 30)
-    config = parse_config(
-        {
-            "method": "kep",
-            "data": {"train_limit": 40, "val_limit": 20, "test_limit": 20, "corruptions": "none"},
-            "model": {
-                "depth": 1,
-                "dim": 8,
-                "num_heads": 2,
-                "mlp_dim": 8,
-                "patch_size": 4,
-                "kep": {"rank": 2},
-            },
-            "prediction": {"num_samples": 2},
-            "train": {"epochs": epochs, "batch_size": 2, "save_steps": 5},
-        }
-    )
+    sizes = ("data.train_limit=40", "data.val_limit=20", "data.test_limit=20")
+    steps = (f"train.epochs={epochs}", "train.batch_size=2", "train.save_steps=5")
+    config = small("data.corruptions=none", *sizes, *steps)
     benchmark, watch = load_benchmark(config.data), Watch()
 
     class Looking(Console):
