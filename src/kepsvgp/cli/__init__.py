@@ -10,6 +10,7 @@ import typer
 
 from kepsvgp.cli.command import Command, Group
 from kepsvgp.cli.compare import compare
+from kepsvgp.cli.convert import convert
 from kepsvgp.cli.data import app as data
 from kepsvgp.cli.demo import demo
 from kepsvgp.cli.evaluate import evaluate
@@ -19,6 +20,7 @@ from kepsvgp.cli.predict import predict
 from kepsvgp.cli.refit import refit
 from kepsvgp.cli.report import report
 from kepsvgp.cli.reproduce import reproduce
+from kepsvgp.cli.serve import serve
 from kepsvgp.cli.train import train
 from kepsvgp.errors import UserError, printable
 
@@ -54,7 +56,9 @@ def _root(
 app.command(cls=Command)(demo)
 app.command(cls=Command)(train)
 app.command(cls=Command)(evaluate)
+app.command(cls=Command)(convert)
 app.command(cls=Command)(predict)
+app.command(cls=Command)(serve)
 app.command(cls=Command)(refit)
 app.command(cls=Command)(inspect)
 app.command(cls=Command)(compare)

@@ -128,7 +128,7 @@ class Prediction:
                 f"{len(classes)}."
             )
         if targets is not None:
-            numbers = _class_numbers(targets, classes)
+            numbers = class_numbers(targets, classes)
             if numbers.shape != checked.shape[:1]:
                 raise UserError(
                     f"targets must be one for each of the {len(checked)} rows of probs; got shape "
@@ -200,7 +200,7 @@ def as_numbers(values: Any, name: str) -> np.ndarray:
         raise UserError(f"{name} must be an array of numbers; it is not ({error}).") from None
 
 
-def _class_numbers(targets: Any, classes: Any) -> np.ndarray:
+def class_numbers(targets: Any, classes: Any) -> np.ndarray:
     """The number of each label's class, by name where there are names."""
     given = targets.cpu().numpy() if isinstance(targets, Tensor) else np.asarray(targets)
     if classes is None:

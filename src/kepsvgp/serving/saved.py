@@ -91,7 +91,8 @@ def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> SavedMod
     if not path.is_dir():
         raise UserError(f"{path} must be a folder with a model; there is no such folder.")
     if is_pretrained(path):
-        return _from_pretrained(path, num_samples, seed)
+        model = load_pretrained(path)
+        return saved_model(path, model, class_names(path, model), num_samples, seed)
     return _from_run(RunFolder(path), num_samples, seed)
 
 
@@ -161,8 +162,10 @@ def _predict_examples(
     )
 
 
-def _from_pretrained(path: Path, num_samples: int, seed: int) -> SavedModel:
-    model = load_pretrained(path)
+def saved_model(
+    path: Path, model: nn.Module, classes: tuple[str, ...], num_samples: int, seed: int
+) -> SavedModel:
+    """A model of Hugging Face or timm, with what its folder has to prepare inputs."""
     if hasattr(model, "config"):
         task, load, collate = _hugging_face_inputs(path, model)
     elif hasattr(model, "pretrained_cfg"):
@@ -182,7 +185,7 @@ def _from_pretrained(path: Path, num_samples: int, seed: int) -> SavedModel:
         answered = predict(model, inputs, num_samples=num_samples, generator=generator)
         return replace(answered, seed=seed)
 
-    return SavedModel(path, task, class_names(path, model), model, collate, load, answer)
+    return SavedModel(path, task, classes, model, collate, load, answer)
 
 
 def _hugging_face_inputs(

@@ -23,7 +23,7 @@ from kepsvgp.data.sets import images, table
 from kepsvgp.data.tables import read_header, read_table
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
-from kepsvgp.inference.prediction import Prediction, as_numbers
+from kepsvgp.inference.prediction import Prediction, as_numbers, class_numbers
 from kepsvgp.metrics import UndefinedMetricWarning, aurc, auroc, fpr95
 from kepsvgp.metrics.inputs import as_scores
 from kepsvgp.serving.rows import json_lines
@@ -118,7 +118,9 @@ def open_tested(
     for name, path in zip(names, models, strict=True):
         if path in folders:
             saved = open_folder(path, num_samples=num_samples, seed=seed)
-            found[name] = predict_labelled(saved, data, text_column, label_column)
+            found[name] = predict_labelled(
+                saved, read_labelled(saved, data, text_column, label_column)
+            )
         else:
             found[name] = read_tested(path, label_column)
     return found
@@ -130,10 +132,21 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
-def predict_labelled(
+class Labelled(NamedTuple):
+    """Texts or images, and the numbers of their classes."""
+
+    items: Sequence[Any]
+    labels: Int[Tensor, " example"]
+
+    def part(self, rows: Int[Tensor, " row"]) -> "Labelled":
+        """Some of the examples."""
+        return Labelled([self.items[row] for row in rows.tolist()], self.labels[rows])
+
+
+def read_labelled(
     saved: SavedModel, data: Path, text_column: str = "text", label_column: str = "label"
-) -> Tested:
-    """A saved model's prediction for labelled texts, or for images in a folder for each class."""
+) -> Labelled:
+    """Texts and their labels in a file, or images in a folder for each class."""
     if saved.task == "text" and not data.is_file():
         raise UserError(f"{data} must be a CSV or TSV file of texts and labels; it is no file.")
     if saved.task == "text":
@@ -141,11 +154,15 @@ def predict_labelled(
     else:
         pairs = images.images_by_class(data)
     items, labels = zip(*pairs, strict=True)
-    prediction = saved.predict_all(items)
-    classes = _by_name_or_number(labels, saved.classes)
-    answered = Prediction.from_arrays(prediction.probs, labels, classes=classes)
-    texts = [str(item) for item in items] if saved.task == "text" else None
-    return Tested(replace(prediction, targets=answered.targets), saved.classes, texts)
+    numbers = class_numbers(labels, _by_name_or_number(labels, saved.classes))
+    return Labelled(items, torch.from_numpy(numbers))
+
+
+def predict_labelled(saved: SavedModel, given: Labelled) -> Tested:
+    """A saved model's prediction for labelled texts or images."""
+    prediction = replace(saved.predict_all(given.items), targets=given.labels)
+    texts = [str(item) for item in given.items] if saved.task == "text" else None
+    return Tested(prediction, saved.classes, texts)
 
 
 def read_tested(path: Path, label_column: str = "label") -> Tested:
