@@ -77,6 +77,17 @@ def test_words(model, batches, word) -> None:
     assert of(model, batches, num_train=1000).word == word
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_fitted_posterior_is_no_prior_noise_however_little_is_determined(
+    model, batches, scale
+) -> None:
+    with torch.no_grad():
+        model.kep.v_mean.zero_()
+        model.kep.to_output.weight.mul_(scale)
+    fit_posterior(model, batches, prior_precision=1.0)
+    assert of(model, batches).word in ("active", "silent")
+
+
 def test_each_layer_is_judged_with_the_others_at_their_mean(model, batches) -> None:
     first = KEPAttention(DIM, HEAD, rank=RANK).double().eval()
     first.set_factor(torch.eye(RANK).expand(HEAD, RANK, RANK, RANK) * 10)

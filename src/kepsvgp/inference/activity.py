@@ -21,10 +21,9 @@ Word = Literal["active", "silent", "collapsed", "prior noise"]
 
 # what a training set does not determine one value of hardly reaches the answer;
 LEAST_DIMENSION = 1.0
-# an honest posterior disagrees by about d_eff / 2N: one far below has lost its spread;
+# an honest posterior disagrees by about d_eff / 2N: one far below has lost its spread, and one
+# whose KL is far below that of an honest one has not been told anything
 LEAST_SHARE = 0.5
-# and one whose KL is this small, in nats for each value, has learnt nothing
-AT_PRIOR = 0.01
 
 ADVICE: dict[Word, str] = {
     "active": "",
@@ -43,8 +42,8 @@ class Activity:
 
     Attributes:
         word: `silent`, where the training set does not determine a single value of the layer;
-            `prior noise`, where q(v) is the prior; `collapsed`, where draws from q(v) disagree by
-            less than half of what d_eff / 2N allows; else `active`.
+            `prior noise`, where q(v) is next to the prior and should not be; `collapsed`, where
+            draws from q(v) disagree by less than half of what d_eff / 2N allows; else `active`.
         effective_dimension: d_eff, how many values the training set determines.
         allowed: d_eff / 2N, about the epistemic part of an honest posterior.
         epistemic: That of q(v).
@@ -111,14 +110,16 @@ def _epistemic(found: Linearised, factor: Tensor) -> float:
 def _judged(layer: KEPAttention, total: _Sums, num_train: int) -> Activity:
     assert isinstance(total.matrix, Tensor)
     # the examples stand for the training set
-    spectrum = torch.linalg.eigvalsh(total.matrix * (num_train / total.count))
+    spectrum = torch.linalg.eigvalsh(total.matrix * (num_train / total.count)).clamp_min(0)
     size = gauss_newton.effective_dimension(spectrum, 1.0).item()
     allowed, epistemic = size / (2 * num_train), total.posterior / total.count
     kl = svgp.inducing_kl(layer.v_mean, svgp.lower_cholesky(layer.v_tril_raw)).item()
+    # KL of N(0, (I + G)⁻¹), and of any mean at least that
+    honest = 0.5 * (spectrum.log1p() - spectrum / (1 + spectrum)).sum()
     word: Word = "active"
     if size < LEAST_DIMENSION:
         word = "silent"
-    elif kl < AT_PRIOR * layer.v_mean.numel():
+    elif kl < LEAST_SHARE * honest.item():
         word = "prior noise"
     elif epistemic < LEAST_SHARE * allowed:
         word = "collapsed"
