@@ -214,13 +214,6 @@ def test_rows_and_parts_come_apart_and_together(model: Plain) -> None:
     assert torch.equal(again.logits, whole.logits)
 
 
-@pytest.mark.parametrize("number", [0, 2.5, "3"])
-def test_number_of_samples_is_a_whole_one(model: Plain, number, monkeypatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(UserError, match=f"num_samples must be .*; got {number!r}"):
-        predict(model, inputs(), num_samples=number)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -14,7 +14,7 @@ from kepsvgp.models.blocks import Block, encode
 from kepsvgp.models.text import sinusoids
 from kepsvgp.models.vit import patches
 from kepsvgp.ops.pooling import mean_pool
-from kepsvgp.training.objective import loss
+from kepsvgp.training.objective import objective
 
 SAMPLE, BATCH, TOKEN, CLASS = 2, 3, 7, 5
 SMALL = ModelConfig(
@@ -136,7 +136,7 @@ def test_every_parameter_receives_a_gradient(shape, attention, generator) -> Non
     logits = call(model, inputs_for(shape, generator))
 
     labels = torch.arange(BATCH)
-    loss(logits, labels, model, num_train=100, ksvd_weight=1.0).total.backward()
+    objective(logits, labels, model, num_train=100, ksvd_weight=1.0, kl_weight=1.0).total.backward()
 
     missing = [name for name, p in model.named_parameters() if p.grad is None]
     assert not missing

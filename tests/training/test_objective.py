@@ -1,4 +1,5 @@
 import copy
+import warnings
 from types import SimpleNamespace
 
 import jaxtyping
@@ -14,6 +15,7 @@ from kepsvgp import loss
 from kepsvgp.attention import KEPAttention
 from kepsvgp.errors import UserError
 from kepsvgp.maths import svgp
+from kepsvgp.training.objective import objective
 
 TOKEN, DIM, CLASS = 5, 6, 3
 
@@ -111,12 +113,31 @@ def test_accumulated_micro_batches_count_the_kl_once(model: Tiny) -> None:
     assert_close(kl_gradient(1), kl_gradient(4))
 
 
-def test_model_without_stochastic_layers_has_cross_entropy_alone() -> None:
+def test_model_without_stochastic_layers_has_cross_entropy_alone_and_is_told() -> None:
     model = nn.Linear(4, CLASS)
     x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    terms = loss(model(x), y, model, num_train=5, ksvd_weight=10.0)
+    with pytest.warns(UserWarning, match="Linear has no layer with a posterior"):
+        terms = loss(model(x), y, model, num_train=5, ksvd_weight=10.0)
     assert_close(terms.total, F.cross_entropy(model(x), y))
     assert terms.kl == terms.ksvd == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "warned"), [("plain", 1), ("ours", 0), ("frozen", 0), ("checkpointed", 1)]
+)
+def test_training_without_the_penalties_is_told_once(model: Tiny, kind: str, warned: int) -> None:
+    x, y = batch(4)
+    if kind == "frozen":
+        for layer in (model.first, model.blocks):
+            layer.requires_grad_(False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            is_checkpointed = kind == "checkpointed"
+            out = checkpoint(model, x, use_reentrant=False) if is_checkpointed else model(x)
+            nll = F.cross_entropy(out, y)
+            (loss(out, y, model, num_train=4).total if kind == "ours" else nll).backward()
+    assert len(caught) == warned
 
 
 def test_sampled_logits_average_the_log_likelihood(model: Tiny) -> None:
@@ -188,6 +209,6 @@ def test_penalties_without_gradients_are_refused_where_the_rest_has_them(model: 
 def test_cross_entropy_of_half_precision_is_taken_in_single() -> None:
     logits = torch.randn(50, CLASS, generator=torch.Generator().manual_seed(0)).bfloat16()
     y = torch.zeros(50).long()
-    terms = loss(logits, y, nn.Identity(), num_train=50, ksvd_weight=0.0)
+    terms = objective(logits, y, nn.Identity(), num_train=50, ksvd_weight=0.0, kl_weight=1.0)
     assert terms.nll.dtype == torch.float32
     assert_close(terms.nll, F.cross_entropy(logits.float(), y))

@@ -1,5 +1,6 @@
 """What the stochastic layers share: penalties for the objective, and draws that can be fixed."""
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,10 +32,20 @@ class WholeLinear(nn.Linear):
 
 
 class _Mark:
-    """A hook that does nothing and lives as long as the graph of an output."""
+    """A hook that lives as long as the graph of an output, and tells who trains without terms."""
+
+    def __init__(self, is_recalled: bool) -> None:
+        self.is_recalled = is_recalled
 
     def __call__(self, *_: Any) -> None:
-        pass
+        """Runs in the backward pass; Python shows the same warning once."""
+        if not self.is_recalled:
+            warnings.warn(
+                "layers with a posterior are trained without their KL and KSVD penalty: take "
+                "the loss from kepsvgp.loss, or train with KEPTrainer or KEPModule. Layers that "
+                "are not to be trained are frozen by requires_grad_(False).",
+                stacklevel=1,
+            )
 
 
 class PenalisedLayer(nn.Module):
@@ -74,7 +85,7 @@ class PenalisedLayer(nn.Module):
         if torch.compiler.is_compiling() or output.grad_fn is None:
             self._left_behind = [(left_behind, None)]
             return
-        mark = _Mark()
+        mark = _Mark(not any(p.requires_grad for p in self.parameters()))
         output.grad_fn.register_hook(mark)
         self._left_behind = [*self._of_this_pass(), (left_behind, weakref.ref(mark))]
 
@@ -91,6 +102,9 @@ class PenalisedLayer(nn.Module):
         # the last call counts even if nobody has kept its output
         calls = self._of_this_pass() or self._left_behind[-1:]
         left_behind, self._left_behind = [value for value, _ in calls], []
+        for mark in (ref() for _, ref in calls if ref is not None):
+            if mark is not None:
+                mark.is_recalled = True
         if not left_behind:
             raise UserError(
                 "penalties must follow a forward pass in training mode, once; there was none "

@@ -15,7 +15,7 @@ from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
 from kepsvgp.attention.start import start_as_program
 from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.maths import svgp
 from kepsvgp.maths.ksvd import at_least_float32
 from kepsvgp.ops import dispatch, sampled
@@ -75,6 +75,7 @@ class KEPAttention(KernelSVDAttention):
         Chen et al., 2024, arXiv:2402.01476, section 4 and eqs. 16–18.
     """
 
+    @told
     def __init__(
         self,
         dim: int,
@@ -98,11 +99,6 @@ class KEPAttention(KernelSVDAttention):
         checks.positive(
             num_tokens=1 if num_tokens is None else num_tokens, posterior_scale=posterior_scale
         )
-        checks.choice("merge", merge, Merge)
-        checks.choice("noise", noise, Noise)
-        checks.choice("branches", branches, Branches)
-        checks.choice("ksvd_loss", ksvd_loss, KSVDLoss)
-        checks.choice("start", start, Start)
         if merge != "add" and num_tokens is None:
             raise UserError(f"merge={merge!r} must be given num_tokens; got None.")
         if ksvd_loss == "residual" and projection != "dual":

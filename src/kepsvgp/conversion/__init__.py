@@ -17,9 +17,10 @@ from kepsvgp.conversion.mean import converted_layers as converted_layers
 from kepsvgp.conversion.selection import Layers, Mean, select
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.conversion.warm_start import record, warm_start
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 
 
+@told
 def convert(
     model: nn.Module,
     layers: Layers = 1,
@@ -86,6 +87,7 @@ def new_parameters(model: nn.Module) -> set[nn.Parameter]:
     return {p for kep in layers for p in kep.parameters()} - copied
 
 
+@told
 def parameter_groups(
     model: nn.Module, *, lr: float, new_lr: float, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from kepsvgp.conversion.build import Build, build, describe
 from kepsvgp.conversion.mean import attach, converted_layers, make_pair, pair_of
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.files import A_DAY, PART, CheckedFolder, remove_leftovers, replacing
 
 RECORD = "kepsvgp.json"
@@ -39,6 +39,7 @@ class Processor(Protocol):
         ...
 
 
+@told
 def save_pretrained(
     model: nn.Module,
     folder: Path | str,
@@ -61,6 +62,8 @@ def save_pretrained(
             configuration.
     """
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"folder must be one, or not there yet; {folder} is a file.")
     layers = converted_layers(model)
     if not layers:
         raise UserError("model must have a converted layer; got none. Call convert first.")
@@ -151,6 +154,7 @@ def _num_classes(model: nn.Module) -> int | None:
     return count if hasattr(model, "pretrained_cfg") else None
 
 
+@told
 def load_pretrained(
     folder: Path | str,
     *,

@@ -19,6 +19,8 @@ from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import use_draws
 from kepsvgp.conversion.base import ConvertedAttention
 from kepsvgp.errors import UserError
+from kepsvgp.inference.calls import pass_through
+from kepsvgp.inference.mode import evaluating
 
 LEARNING_RATE = 1e-2
 
@@ -55,10 +57,7 @@ def record(
     model.eval()
     try:
         for inputs in batches:
-            if isinstance(inputs, Mapping):
-                model(**inputs)
-            else:
-                model(inputs)
+            pass_through(model, inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -89,7 +88,9 @@ def warm_start(converted: ConvertedAttention, calls: list[Call], *, steps: int) 
     # at float32, whatever the model has: half precision has no room for small steps
     converted.float()
     try:
-        error = _fit(converted, calls, steps)
+        with evaluating(converted) as evaluated:
+            assert isinstance(evaluated, ConvertedAttention)
+            error = _fit(evaluated, calls, steps)
     finally:
         converted.to(dtype)
     if not math.isfinite(error):

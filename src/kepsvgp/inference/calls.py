@@ -1,11 +1,10 @@
 """A model that is called: with any kind of inputs, and once for each of several samples."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -29,26 +28,33 @@ def logits_of(output: Any) -> Tensor:
 
 
 def call(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Tensor:
-    """The logits of a batch: a mapping is passed by keyword, anything else as it is."""
+    """The logits of a batch."""
+    return logits_of(pass_through(model, inputs, **kwargs))
+
+
+def pass_through(model: Callable[..., Any], inputs: Any, **kwargs: Any) -> Any:
+    """What a model returns: a mapping is passed by keyword, anything else as it is."""
     try:
         if isinstance(inputs, Mapping):
-            return logits_of(model(**inputs, **kwargs))
-        return logits_of(model(inputs, **kwargs))
+            return model(**inputs, **kwargs)
+        return model(inputs, **kwargs)
     except UserError:
         raise
-    except (TypeError, AttributeError, ValueError) as error:
-        _check_tensors(inputs, error)
+    except Exception as error:
+        check_tensors(inputs, error)
         raise
 
 
-def _check_tensors(inputs: Any, error: Exception) -> None:
-    """Tells who gave something else to a model of tensors; some do take lists or texts."""
+def check_tensors(inputs: Any, error: Exception | None = None) -> None:
+    """Tells who gave something else to a model of tensors, which some models do take."""
     parts = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     for name, value in parts.items():
-        if isinstance(value, str | Sequence | np.ndarray):
+        is_left_out = value is None and value is not inputs
+        if not is_left_out and (not isinstance(value, Tensor) or value.ndim == 0):
+            why = "" if error is None else f", which the model does not take ({error})"
             raise UserError(
                 "inputs must be a tensor or a mapping of tensors that is passed by keyword; got "
-                f"a {type(value).__name__} as {name}, which the model does not take ({error}). "
+                f"a {type(value).__name__} as {name}{why}. "
                 "Texts go through its tokenizer first, with return_tensors='pt'; of a batch with "
                 "labels, give the inputs alone."
             ) from error

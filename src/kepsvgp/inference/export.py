@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
 from kepsvgp.attention.novelty import last_attention
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.files import replacing
-from kepsvgp.inference.calls import call, logits_with_draws
+from kepsvgp.inference.calls import call, check_tensors, logits_with_draws
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.observed import observed
 from kepsvgp.inference.prediction import Prediction
@@ -65,6 +65,7 @@ class Averaged(nn.Module):
         return prediction.probs, prediction.aleatoric, *found.scores().values()
 
 
+@told
 def export(
     model: nn.Module,
     path: Path | str,
@@ -97,11 +98,10 @@ def export(
     """
     path = Path(path)
     format = _format(path, format)
-    if draws not in ("fixed", "input"):
-        raise UserError(f"draws must be 'fixed' or 'input'; got {draws!r}.")
     if num_samples < 1:
         raise UserError(f"num_samples must be at least 1; got {num_samples}.")
     _check_layers(model)
+    check_tensors(inputs)
     inputs = _at_least_two(inputs)
     axes = _default_axes(inputs) if dynamic is None else dynamic
     names = list(inputs) if isinstance(inputs, Mapping) else ["input"]
@@ -136,8 +136,6 @@ def _move_weights(made: Path, path: Path) -> None:
 
 def _format(path: Path, wanted: Format | None) -> Format:
     """The format that is wanted, or that the name of the file says; the two must agree."""
-    if wanted not in (None, "torch", "onnx"):
-        raise UserError(f"format must be 'torch' or 'onnx'; got {wanted!r}.")
     said = SUFFIXES.get(path.suffix.lower())
     if wanted and said and wanted != said:
         raise UserError(

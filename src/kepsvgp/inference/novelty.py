@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.observed import uncompiled
 from kepsvgp.inference.prediction import answer, call, to_device
@@ -25,6 +25,7 @@ FEWEST = 20
 KEPT = 16
 
 
+@told
 def fit_novelty(
     model: nn.Module,
     batches: Iterable[Any],

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.inference.linear import kep_layers, labelled, linearise
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import predict
@@ -56,6 +56,7 @@ class PosteriorFit:
         return sum(self.effective_dimension) / (2 * self.num_examples)
 
 
+@told
 def fit_posterior(
     model: nn.Module,
     batches: Iterable[Any],
@@ -87,6 +88,8 @@ def fit_posterior(
         num_train: How many training examples the batches stand for, where they are a part.
         device: Where the batches go.
     """
+    if prior_precision is not None and not prior_precision > 0:
+        raise UserError(f"prior_precision must be positive; got {prior_precision}.")
     layers = kep_layers(model)
     found = _matrices(model, batches, structure, device).standing_for(num_train)
     values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
@@ -105,6 +108,7 @@ def fit_posterior(
     return PosteriorFit(tau, tuple(dims), found.num_examples, scores)
 
 
+@told
 def find_spread(
     model: nn.Module,
     validation: Iterable[Any],
@@ -119,6 +123,8 @@ def find_spread(
     The NLL may be higher than the least that any factor gives by `tolerance`, as a share of it.
     Factors are searched by bisection between 1/100 and 100, on the same draws. Returns the factor.
     """
+    if not tolerance >= 0:
+        raise UserError(f"tolerance must be a share from 0 on; got {tolerance}.")
     held_out = list(labelled(validation, device))
     layers = kep_layers(model)
     factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
@@ -163,8 +169,6 @@ def _matrices(
     model: nn.Module, batches: Iterable[Any], structure: Structure, device: torch.device | None
 ) -> _Matrices:
     """G and g of every layer, in blocks of the asked structure, in float64."""
-    if structure not in ("value", "head", "layer"):
-        raise UserError(f"structure must be 'value', 'head' or 'layer'; got {structure!r}.")
     copy, count, information = frozen(model), 0, 0.0
     sums: list[list[Tensor]] = []
     for inputs, labels in labelled(batches, device):
@@ -218,7 +222,7 @@ def _warn(information: float, tau: float) -> None:
     else:
         return
     advice = "give `validation`, or batches that the model was not trained on"
-    warnings.warn(f"the examples are {found}; {advice}.", stacklevel=3)
+    warnings.warn(f"the examples are {found}; {advice}.", stacklevel=4)
 
 
 def _by_validation(

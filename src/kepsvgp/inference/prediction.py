@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import stochastic_layers
 from kepsvgp.attention.novelty import last_attention
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.files import replacing
 from kepsvgp.inference.calls import call, sampled_logits, to_device
 from kepsvgp.inference.mode import evaluating
@@ -120,6 +120,7 @@ class Prediction:
                 scikit-learn.
         """
         values = as_tensor(probs if isinstance(probs, Tensor) else as_numbers(probs, "probs"))
+        classes = None if classes is None else np.ravel(classes)
         values = torch.stack([1 - values, values], dim=1) if values.ndim == 1 else values
         checked = check_probs(values)
         if classes is not None and len(classes) != checked.shape[1]:
@@ -224,6 +225,7 @@ def entropy(probs: Float[Tensor, "*shape class"]) -> Float[Tensor, "*shape"]:
     return -torch.special.xlogy(probs, probs).sum(dim=-1)
 
 
+@told
 def predict(
     model: nn.Module,
     inputs: Any,
@@ -252,8 +254,6 @@ def predict(
             variables, hence Gaussian: one pass and one backward pass a class, no samples of the
             network, no use for the arguments above. See `kepsvgp.inference.linear`.
     """
-    if method not in ("samples", "linear"):
-        raise UserError(f"method must be 'samples' or 'linear'; got {method!r}.")
     if method == "linear":
         from kepsvgp.inference.linear import predict_linear
 
@@ -269,8 +269,8 @@ def answer(
     model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None
 ) -> Observed:
     """The logits of every sample, and what was seen of the inputs on the way."""
-    if not isinstance(num_samples, int) or num_samples < 1:
-        raise UserError(f"num_samples must be a whole number from 1 on; got {num_samples!r}.")
+    if num_samples < 1:
+        raise UserError(f"num_samples must be at least 1; got {num_samples}.")
     # tensors of inference mode do not tell when they are changed in place, which samples rely on
     with torch.inference_mode(False), torch.no_grad(), evaluating(model) as evaluated:
         found = observed(

@@ -25,7 +25,7 @@ from kepsvgp.ops.noise import kept_random_state
 from kepsvgp.paper.plan import Timing
 from kepsvgp.paper.records import OutputRoot
 from kepsvgp.runs.record import input_shape
-from kepsvgp.training.objective import loss
+from kepsvgp.training.objective import objective
 
 ROUNDS = 12
 WARM_UP = 2
@@ -105,7 +105,7 @@ class _Stepper:
     def step(self, batch: Batch) -> tuple[float, float]:
         """Seconds of the forward pass with the loss, and of the whole step."""
         start = self._now()
-        terms = loss(
+        terms = objective(
             call(self.model, batch.inputs),
             batch.labels,
             self.model,

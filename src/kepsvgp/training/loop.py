@@ -40,7 +40,7 @@ from kepsvgp.runs.evaluation import predict_examples
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import input_shape, make_record
 from kepsvgp.runs.weights import Checkpoint
-from kepsvgp.training.objective import LossTerms, loss
+from kepsvgp.training.objective import LossTerms, objective
 from kepsvgp.training.processes import make_accelerator, mean_over_processes
 from kepsvgp.training.state import STATE, Position, load_position, load_tensors, save_state
 from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
@@ -277,7 +277,7 @@ def _backward(session: _Session, batch: Batch) -> Float[Tensor, " term"]:
         is_last = number == parts - 1
         # processes exchange gradients once a step
         with nullcontext() if is_last else session.accelerator.no_sync(session.model):
-            losses = loss(
+            losses = objective(
                 call(session.model, micro.inputs),
                 micro.labels,
                 session.model,

@@ -1,5 +1,6 @@
 """The training objective: the negative ELBO per example, plus the KSVD penalty."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import Penalties, penalised_layers
 from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
-from kepsvgp.errors import UserError
+from kepsvgp.errors import UserError, told
 from kepsvgp.inference.calls import logits_of
 from kepsvgp.maths.ksvd import at_least_float32
 
@@ -23,6 +24,7 @@ class LossTerms(NamedTuple):
     ksvd: Float[Tensor, ""]
 
 
+@told
 def loss(
     output: Any,
     labels: Int[Tensor, " batch"],
@@ -41,7 +43,8 @@ def loss(
     With `kl_weight` β = 1 the first two terms are exactly −ELBO / `num_train`. Differs from the
     authors' code, which puts the whole KL beside a mean of cross-entropies: that is
     `kl_weight=num_train` here. The KL and the penalty are gathered from all penalised layers of
-    the model, whatever model it is; one without any has an objective of cross-entropy alone.
+    the model, whatever model it is; one without any has an objective of cross-entropy alone, and
+    a warning says so.
     The KL is that of the whole training set: a layer with a process of its own for every
     sequence counts N times.
     Under gradient accumulation divide `total` by the number of micro-batches, and the KL counts
@@ -57,14 +60,39 @@ def loss(
         kl_weight: Weight β of the KL; 1 is the ELBO.
         label_smoothing: As in `torch.nn.functional.cross_entropy`.
     """
+    if not penalised_layers(model):
+        warnings.warn(
+            f"{type(model).__name__} has no layer with a posterior: its loss is the cross-entropy "
+            "alone. Convert it first, or give the model that made the output.",
+            stacklevel=3,
+        )
+    return objective(
+        output, labels, model, num_train=num_train, ksvd_weight=ksvd_weight, kl_weight=kl_weight,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
+def objective(
+    output: Any,
+    labels: Int[Tensor, " batch"],
+    model: nn.Module,
+    *,
+    num_train: int,
+    ksvd_weight: float,
+    kl_weight: float,
+    label_smoothing: float = 0.0,
+) -> LossTerms:
+    """As `loss`, for models that may have no such layers."""
     if num_train < 1:
         raise UserError(f"num_train must be the number of training examples; got {num_train}.")
+    if not 0 <= label_smoothing <= 1:
+        raise UserError(f"label_smoothing must lie in [0, 1]; got {label_smoothing}.")
     logits = at_least_float32(logits_of(output))
     _check_labels(labels)
-    if logits.ndim not in (2, 3) or logits.shape[-2] != len(labels):
+    if logits.ndim not in (2, 3) or logits.shape[-2] != len(labels) or logits.shape[-1] < 2:
         raise UserError(
             f"logits must have shape ({len(labels)}, class) or (sample, {len(labels)}, class), "
-            f"for as many labels; got {tuple(logits.shape)}."
+            f"for as many labels and two classes or more; got {tuple(logits.shape)}."
         )
     num_samples = 1 if logits.ndim == 2 else len(logits)
     try:
