@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs tables lock bench stress clean
+.PHONY: demo test lint types unit timm docs test-lowest test-python tables lock bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
 .venv/core: pyproject.toml constraints.txt
@@ -47,6 +47,29 @@ timm: .venv-timm/ready
 docs: .venv/dev
 	$(BIN)/mkdocs build --strict --quiet
 
+# The lowest versions that pyproject.toml declares, beside the pinned torch; their own warnings are
+# no errors.
+test-lowest:
+	test -x .venv-lowest/bin/python || python3.11 -m venv .venv-lowest
+	$(PYTHON) tools/lowest.py > .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install --quiet $$(grep ^torch== constraints.txt) -r .venv-lowest/lowest.txt pytest pytest-timeout beartype hypothesis
+	.venv-lowest/bin/pip uninstall --quiet --yes torchvision
+	.venv-lowest/bin/pip install --quiet --no-deps -e .
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -o filterwarnings=default -o addopts="--timeout=600" \
+		tests/attention tests/cli tests/config tests/conversion tests/data tests/inference tests/integrations tests/maths tests/methods tests/metrics
+
+# All tests with another Python: make test-python PYTHON=python3.13
+test-python:
+	test -x .venv-$(notdir $(PYTHON))/bin/python || $(PYTHON) -m venv .venv-$(notdir $(PYTHON))
+	$(MAKE) BIN=.venv-$(notdir $(PYTHON))/bin .venv-$(notdir $(PYTHON))/dev
+	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 --dist loadgroup
+
+.venv-python%/dev: pyproject.toml constraints.txt
+	$(PIP) torch
+	$(PIP) -e '.[all,docs,dev]'
+	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torchvision
+	touch $@
+
 # The tables of the pages, from the numbers in results/; a test fails when they differ.
 tables:
 	$(PYTHON) tools/tables.py
@@ -68,4 +91,4 @@ stress: .venv/dev
 	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress
 
 clean:
-	rm -rf .venv .venv-timm site .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* site .pytest_cache .ruff_cache

@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,19 @@ def test_everything_that_is_installed_is_pinned() -> None:
     }
     assert len(found) > 2 * len(direct())
     assert not unpinned
+
+
+def test_what_is_tested_is_what_is_pinned() -> None:
+    """Where the environment is that of `make`: a package raised by hand is one nobody pinned."""
+    installed = {canonical(each.name): each.version for each in distributions()}
+    if "pyright" not in installed:
+        pytest.skip("not an environment of make test")
+    other = {
+        name: (installed[name], version)
+        for name, version in pinned().items()
+        if name in installed and installed[name].partition("+")[0] != version
+    }
+    assert not other
 
 
 @pytest.mark.parametrize("name", direct())
