@@ -1,7 +1,6 @@
 from contextvars import copy_context
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -212,23 +211,6 @@ def test_rows_and_parts_come_apart_and_together(model: Plain) -> None:
     assert again.logits is not None
     assert whole.logits is not None
     assert torch.equal(again.logits, whole.logits)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "a text",
-        ["one", "text"],
-        (torch.ones(2, 5, 8), torch.zeros(2)),
-        torch.ones(2, 5, 8).numpy(),
-        {"x": ["a text"]},
-        {"x": [[0.1, 0.2]]},
-    ],
-)
-def test_inputs_that_are_no_tensors_are_told(model: Plain, wrong, monkeypatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(UserError, match="inputs must be a tensor or a mapping of tensors"):
-        predict(model, wrong)
 
 
 def test_a_model_may_take_lists_of_its_own(model: Plain) -> None:
