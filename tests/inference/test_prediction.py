@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
-from kepsvgp.errors import UserError
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.prediction import entropy, predict_batches
 from kepsvgp.methods import ensemble, mc_dropout
