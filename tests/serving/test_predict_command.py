@@ -18,11 +18,11 @@ from torch.testing import assert_close
 
 from kepsvgp import Abstainer, Prediction, convert, load_pretrained, predict, save_pretrained
 from kepsvgp.config.file import load_config
+from kepsvgp.config.plugins import find_method
 from kepsvgp.data import load_benchmark
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.serving import open_folder
 from kepsvgp.serving.stream import FIELDS
-from kepsvgp.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def image_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "model.kep.rank=3", "train.epochs=20", "train.warmup_epochs=0", "train.batch_size=32",
          "train.lr=1e-2"],
     )  # fmt: skip
-    train(config, load_benchmark(config.data), folder)
+    find_method(config.method).train(config, load_benchmark(config.data), folder)
     return folder
 
 
@@ -191,26 +191,36 @@ def test_a_file_of_texts_is_refused_by_a_model_of_images(image_run, texts, capsy
     assert told.count(texts.name) == 1
 
 
-def test_run_abstains_by_its_validation_data(image_run, tmp_path, capsys) -> None:
+@pytest.mark.parametrize("max_false_alarm", [None, 0.4])
+def test_run_abstains_by_its_validation_data(max_false_alarm, image_run, tmp_path, capsys) -> None:
     out = tmp_path / "out.csv"
-    picture(tmp_path / "images" / "a.png", (8, 8))
-    run = RunFolder(image_run)
+    for number in range(12):
+        picture(tmp_path / "images" / f"{number}.png", (8, 8), seed=number)
+    run, saved = RunFolder(image_run), open_folder(image_run)
 
-    arguments = (image_run, tmp_path / "images", "--out", out, "--max-risk", 0.9)
+    options = () if max_false_alarm is None else ("--max-false-alarm", max_false_alarm)
+    arguments = (image_run, tmp_path / "images", "--out", out, *options, "--max-risk", 0.9)
     assert call("predict", *arguments, "--confidence", 0.6) == 0
 
     benchmark, model = run.benchmark(), run.model()
     inputs = benchmark.val.inputs(torch.arange(len(benchmark.val)))
     prediction = predict(model, inputs, generator=torch.Generator().manual_seed(0))
-    rule = Abstainer.fit(prediction, benchmark.val.labels, max_risk=0.9, confidence=0.6)
-    assert f"answers from a probability of {rule.threshold:.4g} on" in capsys.readouterr().err
+    rule = Abstainer.fit(
+        prediction, benchmark.val.labels, 0.9, 0.6, max_false_alarm=max_false_alarm
+    )
+    assert rule.words in capsys.readouterr().err.replace("\n", " ")
     assert rule.coverage > 0
-    entry = read_csv(out)[0]
-    answered = float(entry["probability"]) >= rule.threshold
-    assert entry["abstain"] == ("no" if answered else "yes")
+    entries = read_csv(out)
+    found = saved.predict_all([tmp_path / "images" / entry["row"] for entry in entries])
+    assert [entry["reason"] for entry in entries] == rule.reasons(found)
+    assert [entry["abstain"] == "yes" for entry in entries] == rule.abstain(found).tolist()
+    for name in ("novelty", "novelty_p"):
+        values = torch.tensor([float(entry[name]) for entry in entries])
+        assert_close(values, getattr(found, name), rtol=1e-4, atol=1e-4)
     # no probability is high enough for the impossible
     assert call("predict", *arguments[:-1], 1e-6) == 0
-    assert read_csv(out)[0]["abstain"] == "yes"
+    assert {entry["abstain"] for entry in read_csv(out)} == {"yes"}
+    assert "The least that can be promised is" in capsys.readouterr().err
 
 
 def test_hugging_face_images_pass_their_processor(tmp_path: Path) -> None:

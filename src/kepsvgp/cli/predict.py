@@ -23,6 +23,9 @@ def predict(
     confidence: Annotated[
         float | None, typer.Option(help="Probability with which --max-risk holds; 0.95 if none.")
     ] = None,
+    max_false_alarm: Annotated[
+        float | None, typer.Option(help="Abstain from foreign inputs, and from so few others.")
+    ] = None,
     column: Annotated[str, typer.Option(help="Column or field that has the texts.")] = "text",
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Report broken rows and go on without them.")
@@ -47,6 +50,6 @@ def predict(
         warn_if_unfinished(model)
     predict_file(
         model, source, out, num_samples=samples, max_risk=max_risk,
-        confidence=0.95 if confidence is None else confidence,
+        confidence=0.95 if confidence is None else confidence, max_false_alarm=max_false_alarm,
         column=column, skip_bad=skip_bad, batch_size=batch_size, seed=seed,
     )  # fmt: skip

@@ -23,6 +23,9 @@ def serve(
     confidence: Annotated[
         float, typer.Option(help="Probability with which --max-risk holds.")
     ] = 0.95,
+    max_false_alarm: Annotated[
+        float | None, typer.Option(help="Abstain from foreign inputs, and from so few others.")
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of the samples.")
     ] = 0,
@@ -56,7 +59,7 @@ def serve(
     if RunFolder(model).config_file.exists():
         warn_if_unfinished(model)
     saved = open_folder(model, num_samples=samples, seed=seed)
-    rule = find_rule(saved, max_risk, confidence)
+    rule = find_rule(saved, max_risk, confidence, max_false_alarm)
     service = Service(saved, rule, limits, token)
     service.warm_up()
     sock = bind(host, port)

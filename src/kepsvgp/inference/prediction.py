@@ -25,7 +25,8 @@ from kepsvgp.metrics.summary import all_metrics
 
 Average = Literal["probs", "logits"]
 
-_NUMBERS = ("num_samples", "seed")
+# words about the samples, which are no tensors
+_ABOUT = ("num_samples", "seed", "average")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,10 @@ class Prediction:
     """Positions of the examples in their split, where they are known."""
     num_samples: int | None = None
     """Number of samples that were averaged, where it is known."""
-    seed: int | None = None
-    """What they were drawn with, where there was anything to draw and it is known."""
+    seed: int | Literal["unknown"] | None = None
+    """What they were drawn with; None where there was nothing to draw, or nobody said."""
+    average: Average | None = None
+    """What was averaged over several samples, where it is known."""
     novelty: Float[Tensor, " example"] | None = None
     """How foreign the input is, where `fit_novelty` has shown the model familiar ones."""
     novelty_p: Float[Tensor, " example"] | None = None
@@ -85,7 +88,7 @@ class Prediction:
             name: value[:, rows] if name == "logits" else value[rows]
             for name, value in self._present().items()
         }
-        return Prediction(**values, num_samples=self.num_samples, seed=self.seed)
+        return Prediction(**values, **self._about())
 
     @classmethod
     def from_logits(
@@ -107,7 +110,9 @@ class Prediction:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         sampled = logits.softmax(dim=-1)
         probs = logits.mean(dim=0).softmax(dim=-1) if average == "logits" else sampled.mean(dim=0)
-        return cls(probs, entropy(sampled).mean(dim=0), num_samples=logits.shape[0])
+        count = logits.shape[0]
+        aleatoric = entropy(sampled).mean(dim=0)
+        return cls(probs, aleatoric, num_samples=count, average=average if count > 1 else None)
 
     @classmethod
     def from_arrays(cls, probs: Any, targets: Any = None, *, classes: Any = None) -> "Prediction":
@@ -146,7 +151,7 @@ class Prediction:
             name: torch.cat([getattr(part, name) for part in parts], dim=int(name == "logits"))
             for name in names
         }
-        return cls(**values, num_samples=parts[0].num_samples, seed=parts[0].seed)
+        return cls(**values, **parts[0]._about())
 
     def metrics(self) -> dict[str, float]:
         """Every metric of the paper by name, from the probabilities and the known labels."""
@@ -157,8 +162,7 @@ class Prediction:
     def save(self, path: Path) -> None:
         """Writes the prediction as a safetensors file, as a whole or not at all."""
         tensors = {name: value.contiguous() for name, value in self._present().items()}
-        numbers = zip(_NUMBERS, (self.num_samples, self.seed), strict=True)
-        about = {name: str(number) for name, number in numbers if number is not None}
+        about = {name: str(word) for name, word in self._about().items() if word is not None}
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata=about)
 
@@ -171,8 +175,10 @@ class Prediction:
             with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            count, seed = (int(about[name]) if name in about else None for name in _NUMBERS)
-            return cls(**tensors, num_samples=count, seed=seed)
+            words = {name: about[name] for name in _ABOUT if name in about}
+            numbers = {name: int(word) for name, word in words.items() if _is_number(word)}
+            known: Any = words | numbers
+            return cls(**tensors, **known)
         except (SafetensorError, TypeError, ValueError, OSError) as error:
             raise UserError(
                 f"{path} must hold a saved prediction; it is something else ({error}). "
@@ -182,6 +188,13 @@ class Prediction:
     def _present(self) -> dict[str, Tensor]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def _about(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _ABOUT}
+
+
+def _is_number(word: str) -> bool:
+    return word.removeprefix("-").isdecimal()
 
 
 @runtime_checkable
@@ -300,14 +313,14 @@ def with_novelty(prediction: Prediction, model: nn.Module, inputs: Any) -> Predi
     return replace(prediction, **found.scores())
 
 
-def _seed(generator: torch.Generator | None) -> int | None:
-    """The seed of a generator from which nothing was drawn yet; None for any other."""
+def _seed(generator: torch.Generator | None) -> int | Literal["unknown"]:
+    """The seed of a generator from which nothing was drawn yet."""
     if generator is None:
-        return None
+        return "unknown"
     seed = generator.initial_seed()
     fresh = torch.Generator(generator.device).manual_seed(seed)
     if not torch.equal(fresh.get_state(), generator.get_state()):
-        return None
+        return "unknown"
     # torch keeps a negative seed as what it is modulo 2⁶⁴
     return seed - 2**64 if seed >= 2**63 else seed
 
@@ -349,7 +362,7 @@ def predict_batches(
             on_cpu.pop("logits", None)
         # what asks for no random numbers has no seed
         of_draws = None if torch.equal(generator.get_state(), untouched) else seed
-        parts.append(Prediction(**on_cpu, num_samples=part.num_samples, seed=of_draws))
+        parts.append(replace(Prediction(**on_cpu, **part._about()), seed=of_draws))
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)

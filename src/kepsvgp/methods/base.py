@@ -22,11 +22,11 @@ from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Average, Prediction, Predictor, predict
+from kepsvgp.methods.afterwards import train_then
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.build import InputShape, sequence_length, transformer
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
-from kepsvgp.training.loop import train
 
 
 class Library(NamedTuple):
@@ -196,7 +196,7 @@ class Method:
     ) -> RunFolder:
         """Trains into a run folder; `options` are those of `kepsvgp.training.loop.train`."""
         self.check_installed()
-        return train(config, benchmark, out, **options)
+        return train_then(None, config, benchmark, out, **options)
 
     def check_runs(self, runs: Sequence[RunFolder]) -> None:
         """Refuses runs of another method, and several where one is asked."""

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from kepsvgp.data import Benchmark
+from kepsvgp.data import Benchmark, batches
 from kepsvgp.inference.linear import kep_layers
 from kepsvgp.inference.posterior import fit_posterior
+from kepsvgp.methods.afterwards import show_familiar
 from kepsvgp.methods.base import Direct
 from kepsvgp.methods.post_hoc import PostHoc, Trained
+from kepsvgp.models.blocks import Classifier
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import weights_about
 
@@ -42,7 +44,10 @@ class Refitted(PostHoc):
         """The posterior that was fitted."""
         (direct,) = trained.direct
         for i, layer in enumerate(kep_layers(direct.model)):
+            # other weights bring their own novelty, or none; these are but another spread
+            novelty = layer.novelty
             layer.load_state_dict({name: kept[f"{i}.{name}"] for name in FITTED}, strict=False)
+            layer.novelty = novelty
         return direct
 
 
@@ -51,5 +56,12 @@ def install(run: RunFolder, method: Refitted, benchmark: Benchmark) -> None:
     selected = run.config().train.select
     predictor = method.predictor(run, benchmark, selected)
     assert isinstance(predictor, Direct)
+    model, config = predictor.model, run.config()
+    assert isinstance(model, Classifier)
+    # p-values are those of the draws
+    show_familiar(
+        model, config, benchmark,
+        lambda examples: batches(examples, config.prediction.batch_size, bucket=True),
+    )  # fmt: skip
     about = weights_about(run.weights_file(selected)) | {"method": method.name}
-    run.write_weights(None, predictor.model.state_dict(), about)
+    run.write_weights(None, model.state_dict(), about)

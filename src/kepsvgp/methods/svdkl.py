@@ -8,6 +8,7 @@ References:
     Wilson et al., 2016, arXiv:1611.00336.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +131,9 @@ class SVDKL(TwoSteps):
             torch.manual_seed(derive_seed(config.seed, "svdkl"))
             head: Any = self.head(config.model, softmax.head.out_features)
         head.start_from(softmax.head)
-        network = {n: t for n, t in softmax.state_dict().items() if not n.startswith("head.")}
+        # what is familiar to the first step is not to the second
+        left = re.compile(r"head\.|.*\.novelty\.")
+        network = {n: t for n, t in softmax.state_dict().items() if not left.match(n)}
         return network | {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
 
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark
+from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.record import make_record
-from kepsvgp.training.loop import SecondStep, train
+from kepsvgp.training.loop import SecondStep
 
 
 class TwoSteps(Method):
@@ -56,4 +57,4 @@ class TwoSteps(Method):
             first = RunFolder(self.given(config) or out)
             self.check_first(first, config, benchmark)
         second = self.second_step(config, benchmark, first)
-        return train(config, benchmark, out, **options, second=second)
+        return train_then(None, config, benchmark, out, **options, second=second)

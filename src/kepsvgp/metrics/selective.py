@@ -122,6 +122,23 @@ def threshold_for_risk(
     return best
 
 
+def smallest_risk(
+    confidence: Float[Array, " example"], correct: Bool[Array, " example"], *, delta: float = 0.05
+) -> float:
+    """The smallest risk for which `threshold_for_risk` accepts anything.
+
+    Where nothing is accepted the search halves what it tries: m/2, m/4, …, 1 groups.
+    """
+    counts = rank(confidence, correct)[1]
+    accepted = counts.positives + counts.negatives
+    level = delta / math.ceil(math.log2(len(accepted) + 1))
+    best, middle = 1.0, (len(accepted) + 1) // 2
+    while middle >= 1:
+        errors, taken = int(counts.negatives[middle - 1]), int(accepted[middle - 1])
+        best, middle = min(best, risk_bound(errors, taken, level)), middle // 2
+    return best
+
+
 def risk_bound(errors: int, size: int, delta: float) -> float:
     """The error rate under which at most `errors` of `size` have probability δ.
 

@@ -14,6 +14,7 @@ _REFUSALS = {
     "422": "A row cannot be read; the error says which.",
     "503": "Too much waits. Try again after the seconds in Retry-After.",
 }
+_FITTED = {"type": ["number", "null"]}
 _NUMBER = {"type": "number"}
 
 
@@ -39,10 +40,13 @@ def describe(
             "total": _NUMBER | {"description": "Entropy in nats: aleatoric and epistemic."},
             "aleatoric": _NUMBER | {"description": "What remains if the model is right."},
             "epistemic": _NUMBER | {"description": "What more data could remove."},
+            "novelty": _FITTED | {"description": "How foreign the input is; null if unknown."},
+            "novelty_p": _FITTED | {"description": "Its p-value among familiar inputs."},
             "abstain": {
                 "type": ["boolean", "null"],
                 "description": promise or "null: this model has no rule for withholding answers.",
             },
+            "reason": {"enum": ["", "unsure", "foreign", None], "description": "Why it abstains."},
         },
     }
     answers = {"type": "object", "properties": {"answers": {"type": "array", "items": answer}}}

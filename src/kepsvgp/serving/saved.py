@@ -71,19 +71,25 @@ class SavedModel:
                 parts.append(self.predict(loaded))
         return Prediction.concatenate(parts)
 
-    def abstainer(self, max_risk: float, confidence: float) -> Abstainer:
-        """The rule for a promise: the saved one, or one fitted to a run's validation data."""
+    def abstainer(
+        self, max_risk: float | None, confidence: float, max_false_alarm: float | None = None
+    ) -> Abstainer:
+        """The rule for promises: the saved one, or one fitted to a run's validation data."""
+        asked = (max_risk, confidence, max_false_alarm)
         if Abstainer.is_saved(self.path):
             saved = Abstainer.load(self.path)
-            if (saved.max_risk, saved.confidence) == (max_risk, confidence):
+            if (saved.max_risk, saved.confidence, saved.max_false_alarm) == asked:
                 return saved
         if self.calibrate is None:
+            wanted = f"max_risk={max_risk}, confidence={confidence}"
+            wanted += "" if max_false_alarm is None else f", max_false_alarm={max_false_alarm}"
             raise UserError(
-                f"{self.path} must have a saved rule for max_risk={max_risk} and confidence="
-                f"{confidence}; it has none. Fit one to labelled examples that were not trained "
-                "on: Abstainer.fit(prediction, labels, max_risk, confidence).save(folder)."
+                f"{self.path} must have a saved rule for {wanted}; it has none. Fit one to "
+                "labelled examples that were not trained on: "
+                f"Abstainer.fit(prediction, labels, {wanted}).save(folder)."
             )
-        return Abstainer.fit(self.calibrate(), max_risk=max_risk, confidence=confidence)
+        rule = partial(Abstainer.fit, self.calibrate(), max_risk=max_risk, confidence=confidence)
+        return rule(max_false_alarm=max_false_alarm)
 
 
 def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> SavedModel:

@@ -25,7 +25,8 @@ from kepsvgp.serving.rows import Row, open_images, open_texts
 from kepsvgp.serving.saved import SavedModel, open_folder
 
 FIELDS: tuple[str, ...] = (
-    "row", "label", "probability", "total", "aleatoric", "epistemic", "abstain"
+    "row", "label", "probability", "total", "aleatoric", "epistemic", "novelty", "novelty_p",
+    "abstain", "reason",
 )  # fmt: skip
 
 Write = Callable[[dict[str, Any]], None]
@@ -39,6 +40,7 @@ def predict_file(
     num_samples: int = 10,
     max_risk: float | None = None,
     confidence: float = 0.95,
+    max_false_alarm: float | None = None,
     column: str = "text",
     skip_bad: bool = False,
     batch_size: int = 256,
@@ -55,6 +57,8 @@ def predict_file(
         max_risk: Largest share of wrong answers; None takes the rule saved with the model, if
             there is one, and otherwise withholds nothing.
         confidence: Probability with which that holds.
+        max_false_alarm: Largest share of familiar inputs that are withheld as foreign; None
+            withholds none, unless a saved rule does.
         column: Column or field of the texts.
         skip_bad: Whether broken rows are skipped, instead of ending everything.
         batch_size: Inputs at a time.
@@ -71,7 +75,7 @@ def predict_file(
     console = Console(stderr=True)
     saved = open_folder(model, num_samples=num_samples, seed=seed)
     inputs = open_images(source) if saved.task == "image" else open_texts(source, column)
-    rule = find_rule(saved, max_risk, confidence)
+    rule = find_rule(saved, max_risk, confidence, max_false_alarm)
     if rule is not None:
         console.print(rule.words, highlight=False, soft_wrap=True)
     skipped = 0
@@ -103,16 +107,24 @@ def entries(
     rows: list[Row], prediction: Prediction, classes: tuple[str, ...], rule: Abstainer | None
 ) -> Iterator[dict[str, Any]]:
     """One line of output for each input."""
-    abstain = [None] * len(rows) if rule is None else rule.abstain(prediction).tolist()
+    unknown = [None] * len(rows)
+    reasons = unknown if rule is None else rule.reasons(prediction)
+    novelty = (
+        unknown if score is None else score.tolist()
+        for score in (prediction.novelty, prediction.novelty_p)
+    )
     columns = (
         prediction.predicted.tolist(),
         prediction.confidence.tolist(),
         prediction.entropy.tolist(),
         prediction.aleatoric.tolist(),
         prediction.epistemic.tolist(),
+        *novelty,
     )
-    for row, withhold, label, *numbers in zip(rows, abstain, *columns, strict=True):
-        yield dict(zip(FIELDS, (row.name, classes[label], *numbers, withhold), strict=True))
+    for row, reason, label, *numbers in zip(rows, reasons, *columns, strict=True):
+        abstain = None if reason is None else reason != ""
+        values = (row.name, classes[label], *numbers, abstain, reason)
+        yield dict(zip(FIELDS, values, strict=True))
 
 
 def _load(saved: SavedModel, row: Row) -> Row:
@@ -125,11 +137,16 @@ def _load(saved: SavedModel, row: Row) -> Row:
         return row._replace(problem=str(error))
 
 
-def find_rule(saved: SavedModel, max_risk: float | None, confidence: float) -> Abstainer | None:
-    """The rule for a promise or, where none is asked for, the one saved with the model, if any."""
-    if max_risk is not None:
-        return saved.abstainer(max_risk, confidence)
-    return Abstainer.load(saved.path) if Abstainer.is_saved(saved.path) else None
+def find_rule(
+    saved: SavedModel,
+    max_risk: float | None,
+    confidence: float,
+    max_false_alarm: float | None = None,
+) -> Abstainer | None:
+    """The rule for promises or, where none is asked for, the one saved with the model, if any."""
+    if max_risk is None and max_false_alarm is None:
+        return Abstainer.load(saved.path) if Abstainer.is_saved(saved.path) else None
+    return saved.abstainer(max_risk, confidence, max_false_alarm)
 
 
 def _report(source: Path, row: Row, console: Console, skip_bad: bool) -> None:
