@@ -55,15 +55,16 @@ def observed(
             mean()
     if not seen:
         return Observed(logits)
-    parts = _of_examples(seen, logits.shape[1])
+    parts = _of_examples(seen, logits)
     energy = energy_score(logits.float()).unsqueeze(-1)
     return Observed(logits, torch.cat([parts, energy], dim=-1), novelty)
 
 
 def _of_examples(
-    seen: list[Float[Tensor, "sequence part"]], count: int
+    seen: list[Float[Tensor, "sequence part"]], logits: Float[Tensor, "sample example class"]
 ) -> Float[Tensor, "example part"]:
     """One row for each example, the mean of all that was seen of it."""
+    count = logits.shape[1]
     # a batch may come in pieces (a traced graph, whose sizes are open, is not asked whether it
     # does); otherwise the layer is used more than once
     in_pieces = type(count) is int and any(each.shape[0] % count for each in seen)

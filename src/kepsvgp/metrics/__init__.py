@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from kepsvgp.metrics.calibration import ece_adaptive as ece_adaptive
     from kepsvgp.metrics.calibration import ece_classwise as ece_classwise
     from kepsvgp.metrics.calibration import nll as nll
+    from kepsvgp.metrics.features import Mahalanobis as Mahalanobis
+    from kepsvgp.metrics.features import ViM as ViM
+    from kepsvgp.metrics.features import nearest_neighbour_score as nearest_neighbour_score
     from kepsvgp.metrics.inputs import Outcome as Outcome
     from kepsvgp.metrics.inputs import UndefinedMetricWarning as UndefinedMetricWarning
     from kepsvgp.metrics.inputs import outcome as outcome
     from kepsvgp.metrics.ood import confidence_score as confidence_score
     from kepsvgp.metrics.ood import energy_score as energy_score
     from kepsvgp.metrics.ood import entropy_score as entropy_score
+    from kepsvgp.metrics.ood import max_logit_pnorm_score as max_logit_pnorm_score
     from kepsvgp.metrics.ood import max_logit_score as max_logit_score
     from kepsvgp.metrics.ood import mutual_information_score as mutual_information_score
     from kepsvgp.metrics.ood import ood_aupr as ood_aupr
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from kepsvgp.metrics.selective import conformal_sets as conformal_sets
     from kepsvgp.metrics.selective import fit_conformal as fit_conformal
     from kepsvgp.metrics.selective import risk_coverage_curve as risk_coverage_curve
+    from kepsvgp.metrics.selective import smallest_risk as smallest_risk
     from kepsvgp.metrics.selective import threshold_for_coverage as threshold_for_coverage
     from kepsvgp.metrics.selective import threshold_for_risk as threshold_for_risk
     from kepsvgp.metrics.summary import all_metrics as all_metrics
@@ -53,11 +58,12 @@ if TYPE_CHECKING:
 _NAMES = {
     "bootstrap": "Interval paired_bootstrap paired_bootstrap_ood",
     "calibration": "brier ece ece_adaptive ece_classwise nll",
+    "features": "Mahalanobis ViM nearest_neighbour_score",
     "inputs": "Outcome UndefinedMetricWarning outcome",
-    "ood": "confidence_score energy_score entropy_score max_logit_score mutual_information_score "
-    "ood_aupr ood_auroc ood_fpr95 ood_metrics",
+    "ood": "confidence_score energy_score entropy_score max_logit_pnorm_score max_logit_score "
+    "mutual_information_score ood_aupr ood_auroc ood_fpr95 ood_metrics",
     "ranking": "accuracy aupr_error aupr_success aurc auroc eaurc fpr95 mcc",
-    "selective": "ConformalRule conformal_sets fit_conformal risk_coverage_curve "
+    "selective": "ConformalRule conformal_sets fit_conformal risk_coverage_curve smallest_risk "
     "threshold_for_coverage threshold_for_risk",
     "summary": "all_metrics",
 }

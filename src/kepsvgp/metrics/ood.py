@@ -72,6 +72,23 @@ def max_logit_score(logits: Float[Array, "*sample example class"]) -> Float[Tens
     return _sample_mean(-as_tensor(logits).amax(dim=-1))
 
 
+def max_logit_pnorm_score(
+    logits: Float[Array, "*sample example class"], *, p: float = 4.0
+) -> Float[Tensor, " example"]:
+    """−max_c z_c / ‖z‖_p of the centred logits z, averaged over samples where there are any.
+
+    References:
+        Cattelan and Silva, 2024, arXiv:2305.15508, section 4.
+    """
+    if not p > 0:
+        raise UserError(f"p must be positive; got {p}.")
+    f = as_tensor(logits)
+    z = f - f.mean(dim=-1, keepdim=True)
+    norm = z.abs().pow(p).sum(dim=-1).pow(1 / p)
+    # equal logits prefer no class
+    return _sample_mean(-z.amax(dim=-1) / norm.clamp_min(torch.finfo(norm.dtype).tiny))
+
+
 def ood_auroc(
     in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
 ) -> float:

@@ -14,7 +14,7 @@ from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
-from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
+from kepsvgp.metrics import all_metrics, confidence_score, ood_auroc, ood_metrics
 from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import Checkpoint
@@ -116,17 +116,24 @@ def evaluate(
         assert prediction.targets is not None
         if name.startswith("ood/"):
             familiar = run.prediction(checkpoint, method, "test")
-            values = ood_metrics(
-                confidence_score(familiar.probs),
-                confidence_score(prediction.probs),
-                positive="in",
-            )
+            values = told_apart(familiar, prediction)
         else:
             values = all_metrics(prediction.probs, prediction.targets)
         measured[name] = values | {"seconds_per_1000": 1000 * seconds / len(prediction)}
         # after each, so that what was measured survives a kill
         run.add_metrics(checkpoint, method, {name: measured[name]})
     return measured
+
+
+def told_apart(familiar: Prediction, foreign: Prediction) -> dict[str, float]:
+    """How well the confidence tells two sets apart, as in the paper, and other scores beside it."""
+    scores = (confidence_score(each.probs) for each in (familiar, foreign))
+    values = ood_metrics(*scores, positive="in")
+    for name in ("entropy", "epistemic", "novelty"):
+        known, other = getattr(familiar, name), getattr(foreign, name)
+        if known is not None and other is not None:
+            values[f"ood_auroc_{name}"] = ood_auroc(known, other, positive="out")
+    return values
 
 
 def split_names(benchmark: Benchmark, wanted: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ import torch
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
 from kepsvgp.data.benchmark import Benchmark, LazyExamples, Note, Split, random_split
+from kepsvgp.data.sets.foreign import SIZE, for_texts
 from kepsvgp.data.text.prepare import prepare
 
 FOLDER = "cola_public/raw"
@@ -61,6 +62,9 @@ def load(config: DataConfig, *, sizes: Sizes | None = None) -> Benchmark:
         *split.parts(in_domain),
         config.seed,
         shifts=LazyExamples({"out_of_domain": lambda: out_of_domain}),
+        ood=LazyExamples(
+            for_texts(config, root, lambda: [held.texts[row] for row in split.test[:SIZE]])
+        ),
         notes=(Note(_NOTES[config.split]),),
         vocabulary_size=made.vocabulary_size,
     )

@@ -14,7 +14,8 @@ import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
-from kepsvgp.data.benchmark import Benchmark, Note, Split, random_split
+from kepsvgp.data.benchmark import Benchmark, LazyExamples, Note, Split, random_split
+from kepsvgp.data.sets.foreign import SIZE, for_texts
 from kepsvgp.data.text.prepare import prepare
 from kepsvgp.data.text.tokens import FileTexts
 from kepsvgp.errors import UserError
@@ -51,6 +52,7 @@ def load(config: DataConfig, *, reviews: int = REVIEWS) -> Benchmark:
         wanted,
         fingerprint=[(str(review.path), review.size, review.changed) for review in used],
     )
+    tested = [listed[row].path for row in split.test.tolist()]
     pooled = Note("all 50,000 reviews were pooled and split again, as in the paper")
     return Benchmark(
         "imdb",
@@ -59,6 +61,7 @@ def load(config: DataConfig, *, reviews: int = REVIEWS) -> Benchmark:
         *split.parts(made.examples),
         config.seed,
         notes=(pooled,) if config.split == "paper" else (),
+        ood=LazyExamples(for_texts(config, root, lambda: FileTexts(tested[:SIZE], clean))),
         vocabulary_size=made.vocabulary_size,
     )
 
