@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
+
+from kepsvgp import KEPAttention
 
 # those that the paper's layer can take the place of
 TEXT = ("bert", "roberta", "distilbert", "electra")
@@ -112,3 +114,24 @@ def text_batch(lengths: list[int], extra: int = 0, eos: int | None = None) -> di
     if eos is not None:
         ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = eos
     return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def loud(name: str) -> Family:
+    """A model that answers to its input: tiny random ones hardly do."""
+    model, batch = make(name)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.mul_(5)
+    return Family(model.eval(), batch)
+
+
+def spread(model: nn.Module, scale: float = 5.0) -> nn.Module:
+    """Makes draws that matter."""
+    for layer in model.modules():
+        if isinstance(layer, KEPAttention):
+            eye = torch.eye(layer.rank).expand(layer.num_heads, layer.rank, -1, -1)
+            layer.set_factor(scale * eye)
+            with torch.no_grad():
+                layer.to_dual.weight.normal_(generator=torch.Generator().manual_seed(0))
+    return model

@@ -249,7 +249,7 @@ def test_an_interrupted_save_leaves_the_old_model(tmp_path: Path) -> None:
         save_pretrained(convert(second, rank=3), tmp_path, processor=Interrupted())
 
     assert load_pretrained(tmp_path).config.id2label == {0: "a", 1: "b", 2: "c"}
-    names = {"config.json", "kepsvgp.json", "manifest.json", "model.safetensors"}
+    names = {"README.md", "config.json", "kepsvgp.json", "manifest.json", "model.safetensors"}
     assert {path.name for path in tmp_path.iterdir()} == names
 
 

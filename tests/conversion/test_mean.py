@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import kepsvgp
-from kepsvgp import KEPAttention, convert, fit_novelty, fit_posterior, loss, predict
+from kepsvgp import convert, fit_novelty, fit_posterior, loss, predict
 from kepsvgp.conversion import converted_layers
 from kepsvgp.conversion.maps import find_maps
 from kepsvgp.conversion.mean import real_tokens
@@ -21,27 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 LABELS = torch.tensor([0, 2, 1, 0])
 
 
-def loud(name: str) -> families.Family:
-    """A model that answers to its input: tiny random ones hardly do."""
-    model, batch = families.make(name)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.mul_(5)
-    return families.Family(model.eval(), batch)
-
-
-def spread(model: nn.Module, scale: float = 5.0) -> nn.Module:
-    """Makes draws that matter."""
-    for layer in model.modules():
-        if isinstance(layer, KEPAttention):
-            eye = torch.eye(layer.rank).expand(layer.num_heads, layer.rank, -1, -1)
-            layer.set_factor(scale * eye)
-            with torch.no_grad():
-                layer.to_dual.weight.normal_(generator=torch.Generator().manual_seed(0))
-    return model
-
-
 def answers(model: nn.Module, batch: Any) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return predict(model, batch, num_samples=5, generator=generator).probs
@@ -49,7 +28,7 @@ def answers(model: nn.Module, batch: Any) -> Tensor:
 
 @pytest.mark.parametrize("name", families.EVERY)
 def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_path) -> None:
-    model, batch = loud(name)
+    model, batch = families.loud(name)
     before = model(**batch).logits
     names = set(model.state_dict())
 
@@ -60,7 +39,7 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
     (layer,) = converted_layers(model)
     assert "decoder" not in layer.split(".")
     assert not layer.startswith("vision_model.head")
-    spread(model)
+    families.spread(model)
     drawn = answers(model, batch)
     assert (drawn - before.softmax(-1)).abs().max() > 1e-3
     # at the mean it is still the model that it was
@@ -82,9 +61,9 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", families.SENTENCES)
 def test_padding_never_reaches_the_pair(name: str) -> None:
-    model, _ = loud(name)
+    model, _ = families.loud(name)
     eos = 2 if name in ("bart", "t5") else None
-    spread(convert(model))
+    families.spread(convert(model))
 
     short = answers(model, families.text_batch([7, 3, 5, 7], eos=eos))
     long = answers(model, families.text_batch([7, 3, 5, 7], extra=4, eos=eos))
@@ -143,7 +122,7 @@ def test_own_attention_is_converted_by_its_name(tmp_path) -> None:
     convert(model, ["blocks.1"])
 
     assert torch.equal(model(x), before)
-    drawn = answers(spread(model), x)
+    drawn = answers(families.spread(model), x)
     assert (drawn - before.softmax(-1)).abs().max() > 1e-3
     kepsvgp.save_pretrained(model, tmp_path)
     loaded = kepsvgp.load_pretrained(tmp_path, model=OwnModel())
@@ -163,7 +142,7 @@ def test_encoder_of_torch_stays_what_it_was(batch_first: bool) -> None:
     convert(encoder)
 
     assert_close(encoder(given, src_key_padding_mask=padding), before, rtol=1e-5, atol=1e-5)
-    with kepsvgp.attention.base.fixed_draws(spread(encoder), 1):
+    with kepsvgp.attention.base.fixed_draws(families.spread(encoder), 1):
         full = encoder(given, src_key_padding_mask=padding)
         part = encoder(given[1:2, :3] if batch_first else given[:3, 1:2])
     full = full if batch_first else full.transpose(0, 1)

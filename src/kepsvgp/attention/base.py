@@ -122,7 +122,27 @@ class PenalisedAttention(PenalisedLayer):
 
 def penalised_layers(model: nn.Module) -> list[PenalisedLayer]:
     """The layers of any model that add to the objective, each once, in order of registration."""
-    return [module for module in model.modules() if isinstance(module, PenalisedLayer)]
+    return [module for module in used_modules(model) if isinstance(module, PenalisedLayer)]
+
+
+def used_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model, without the copies that PEFT keeps beside those in use."""
+    spare: set[nn.Module] = set()
+    for module in model.modules():
+        used = used_module(module)
+        if used is not module:
+            spare |= set(module.modules()) - set(used.modules())
+    return [module for module in model.modules() if module not in spare]
+
+
+def used_module(module: nn.Module) -> nn.Module:
+    """A module itself, or the copy in use where PEFT keeps several (`modules_to_save`)."""
+    if not {"original_module", "modules_to_save"} <= module._modules.keys():
+        return module
+    wrapper: Any = module
+    if wrapper.disable_adapters or not wrapper.active_adapters:
+        return wrapper.original_module
+    return wrapper.modules_to_save[wrapper.active_adapters[0]]
 
 
 def stochastic_layers(model: nn.Module) -> list[PenalisedLayer]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import repeat_mask
+from kepsvgp.attention.base import repeat_mask, used_modules
 from kepsvgp.maths.novelty import Moments, leverage, moments, precision
 from kepsvgp.ops.pooling import mean_pool
 
@@ -152,5 +152,5 @@ def observing(layer: nn.Module | None, see: Callable[[Tokens], Any] = lambda _: 
 
 def last_attention(model: nn.Module) -> ObservedAttention | None:
     """The last layer that a model lists of those that can be observed."""
-    layers = [module for module in model.modules() if isinstance(module, ObservedAttention)]
+    layers = [module for module in used_modules(model) if isinstance(module, ObservedAttention)]
     return layers[-1] if layers else None

@@ -1,5 +1,6 @@
 """Existing models in, uncertainty-aware models out: torch.nn, Hugging Face, timm, or your own."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
@@ -9,10 +10,12 @@ from kepsvgp.conversion.base import Adapter as Adapter
 from kepsvgp.conversion.base import ConvertedAttention as ConvertedAttention
 from kepsvgp.conversion.base import Source as Source
 from kepsvgp.conversion.base import replace
-from kepsvgp.conversion.folder import load_pretrained as load_pretrained
 from kepsvgp.conversion.folder import save_pretrained as save_pretrained
+from kepsvgp.conversion.hub import adopt
+from kepsvgp.conversion.hub import load_pretrained as load_pretrained
+from kepsvgp.conversion.hub import push_to_hub as push_to_hub
 from kepsvgp.conversion.maps import Affine as Affine
-from kepsvgp.conversion.mean import attach, make_pair
+from kepsvgp.conversion.mean import attach, make_pair, pairs_of
 from kepsvgp.conversion.mean import converted_layers as converted_layers
 from kepsvgp.conversion.selection import Layers, Mean, select
 from kepsvgp.conversion.torch_nn import without_nested_tensors
@@ -66,7 +69,7 @@ def convert(
         given = settings if rank is None else settings | {"rank": rank}
         for module, pair in [(module, make_pair(module, given)) for module in modules]:
             attach(module, pair)
-        return model
+        return adopt(model)
     calls = {} if calibration is None else record(model, modules, calibration)
     made = {}
     for name, module, adapter, _ in chosen:
@@ -77,14 +80,27 @@ def convert(
     # once all are made: where one cannot be, the model stays what it was
     for name, converted in made.items():
         model = replace(model, name, converted)
-    return model
+    return adopt(model)
 
 
 def new_parameters(model: nn.Module) -> set[nn.Parameter]:
     """What converted layers have of their own: all but the query and key maps they took over."""
-    layers = [layer.kep for layer in converted_layers(model).values()]
+    layers = pairs_of(model)
     copied = {p for kep in layers for p in kep.to_qk.parameters()}
     return {p for kep in layers for p in kep.parameters()} - copied
+
+
+def trained_parameters(model: nn.Module) -> set[nn.Parameter]:
+    """What is new in converted layers and is trained; a warning where PEFT has frozen it all."""
+    new = {p for p in new_parameters(model) if p.requires_grad}
+    if not new and hasattr(model, "peft_config"):
+        warnings.warn(
+            "the converted layers are not trained: PEFT has frozen them with the rest of the "
+            "model. Give its configuration modules_to_save=['kep'] to train them and to save "
+            "them with the adapter, or fit them afterwards by fit_posterior.",
+            stacklevel=4,
+        )
+    return new
 
 
 @told
@@ -96,7 +112,7 @@ def parameter_groups(
     What was pretrained wants small steps, the query and key maps that a converted layer took over
     included; what is new wants larger ones, and no weight decay: the KL is its regulariser.
     """
-    new = new_parameters(model)
+    new = trained_parameters(model)
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p not in new], "lr": lr, "weight_decay": weight_decay},

@@ -1,5 +1,6 @@
 """How an unconverted model is built again: its library, its class and its arguments."""
 
+import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -10,13 +11,18 @@ from torch import nn
 
 from kepsvgp.conversion.torch_nn import ConvertedMultiheadAttention
 from kepsvgp.errors import UserError
+from kepsvgp.files import CheckedFolder
+
+MODEL_TYPE = "kepsvgp"
+_CONFIG = "config.json"
+_OPEN = "a converted model: open it by kepsvgp.load_pretrained"
 
 
 class Build(NamedTuple):
     """What is needed to build a model anew, as JSON can hold it."""
 
     library: str
-    """`transformers`, `timm`, `torch`, or `own` for a class only its author can build."""
+    """`transformers`, `peft`, `timm`, `torch`, or `own`: a class only its author can build."""
     name: str
     arguments: dict[str, Any]
 
@@ -24,10 +30,17 @@ class Build(NamedTuple):
 def describe(model: nn.Module, model_args: Mapping[str, Any]) -> Build:
     """The recipe of a model."""
     kind = type(model)
-    library = kind.__module__.partition(".")[0]
-    if library == "transformers":
+    home = kind.__module__.partition(".")[0]
+    if home == "transformers":
+        if any(hasattr(module, "get_base_layer") for module in model.modules()):
+            raise UserError(
+                "model must be the PeftModel that has the adapters, or merge them first "
+                f"(merge_and_unload); got the {kind.__name__} inside."
+            )
         return Build("transformers", kind.__name__, {})
-    if library == "timm":
+    if home == "peft":
+        return _describe_peft(model)
+    if home == "timm":
         config: Any = model.pretrained_cfg
         arguments = {"num_classes": model.num_classes} | dict(model_args)
         return Build("timm", config["architecture"], arguments)
@@ -43,7 +56,8 @@ def build(recipe: Build, folder: Path) -> nn.Module:
     """An unconverted model with random weights."""
     makers: dict[str, Callable[[], nn.Module]] = {
         "transformers": lambda: _build_transformers(recipe.name, folder),
-        "timm": lambda: _library("timm").create_model(recipe.name, **recipe.arguments),
+        "peft": lambda: _build_transformers(recipe.name, folder),
+        "timm": lambda: library("timm").create_model(recipe.name, **recipe.arguments),
         "torch": lambda: _build_torch(recipe),
     }
     if recipe.library not in makers:
@@ -54,12 +68,70 @@ def build(recipe: Build, folder: Path) -> nn.Module:
     return makers[recipe.library]()
 
 
+def wrap(recipe: Build, model: nn.Module) -> nn.Module:
+    """A built and converted model in what was around it: the adapters of PEFT."""
+    if recipe.library != "peft":
+        return model
+    peft = library("peft")
+    for name, settings in recipe.arguments["adapters"].items():
+        config = peft.get_peft_config(settings)
+        if isinstance(model, peft.PeftModel):
+            model.add_adapter(name, config)  # pyright: ignore[reportCallIssue]
+        else:
+            model = peft.get_peft_model(model, config, adapter_name=name)
+    wrapped: Any = model
+    wrapped.set_adapter(recipe.arguments["active"])
+    return wrapped
+
+
+def _describe_peft(model: Any) -> Build:
+    inner = type(model.get_base_model())
+    if not inner.__module__.startswith("transformers.") or len(model.active_adapters) != 1:
+        raise UserError(
+            "model must be of transformers and have one active adapter, to be saved with it; got "
+            f"a {inner.__name__} with {model.active_adapters}. Merge them (merge_and_unload)."
+        )
+    adapters = {name: config.to_dict() for name, config in model.peft_config.items()}
+    # names come as sets
+    adapters = json.loads(json.dumps(adapters, default=sorted))
+    return Build("peft", inner.__name__, {"adapters": adapters, "active": model.active_adapter})
+
+
+def save_config(model: Any, folder: Path) -> None:
+    """Writes the configuration of a Hugging Face model, with a model type of ours.
+
+    A class that reads it as one of its own finds no sizes in it, and says so.
+    """
+    model.config.architectures = [type(model).__name__]
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    common = {*library("transformers").PreTrainedConfig().to_dict()} - {"architectures"}
+    outside = {name: value for name, value in config.items() if name in common}
+    hidden = {name: _OPEN for name in config.keys() - common if _is_size(config[name])}
+    # a part with a model type of its own would be taken for the whole
+    family = config.pop("model_type")
+    values = hidden | outside | {"model_type": MODEL_TYPE, "family": family, "model": config}
+    (folder / _CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | dict) and not isinstance(value, bool)
+
+
 def _build_transformers(name: str, folder: Path) -> nn.Module:
-    transformers = _library("transformers")
+    transformers = library("transformers")
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UserError(f"{folder} must name a model of transformers; got {name!r}.")
-    return kind(from_folder(transformers.AutoConfig, folder))
+    saved = CheckedFolder(folder).read_json(_CONFIG)
+    if saved["model_type"] != MODEL_TYPE:
+        # as version 0.1 wrote it
+        return kind(from_folder(transformers.AutoConfig, folder))
+    if saved["family"] not in transformers.CONFIG_MAPPING:
+        raise UserError(
+            f"{folder} must be of a family that transformers knows; got {saved['family']!r}. "
+            "Update transformers."
+        )
+    return kind(transformers.CONFIG_MAPPING[saved["family"]].from_dict(saved["model"]))
 
 
 def from_folder(kind: Any, folder: Path) -> Any:
@@ -74,12 +146,13 @@ def from_folder(kind: Any, folder: Path) -> Any:
         ) from None
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """A library that need not be installed."""
     try:
         return import_module(name)
     except ImportError:
-        extra = {"transformers": "hf"}.get(name, name)
-        raise UserError(f"This needs {name}: pip install 'kepsvgp[{extra}]'.") from None
+        wanted = {"transformers": "kepsvgp[hf]", "timm": "kepsvgp[timm]"}.get(name, name)
+        raise UserError(f"This needs {name}: pip install '{wanted}'.") from None
 
 
 def _describe_encoder(model: Any) -> Build:

@@ -3,7 +3,8 @@
 manifest.json       checksums of all of these
 model.safetensors   all weights
 kepsvgp.json        how to build the model, and which of its layers are converted, and how
-config.json         Hugging Face models: their own configuration
+config.json         Hugging Face models: their own configuration, inside one of ours
+README.md           what it is, as a model card; not among the checksums, for people to edit
 tokenizer…          Hugging Face models: what prepares their inputs, where it was given
 """
 
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors.torch import load_file, load_model, save_model
-from torch import nn
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
 
 from kepsvgp.conversion.base import Adapter, replace
-from kepsvgp.conversion.build import Build, build, describe
+from kepsvgp.conversion.build import Build, build, describe, save_config, wrap
+from kepsvgp.conversion.card import CARD, model_card
 from kepsvgp.conversion.mean import attach, converted_layers, make_pair, pair_of
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError, told
 from kepsvgp.files import A_DAY, PART, CheckedFolder, remove_leftovers, replacing
+from kepsvgp.inference.abstention import Abstainer
 
 RECORD = "kepsvgp.json"
 WEIGHTS = "model.safetensors"
@@ -47,6 +50,9 @@ def save_pretrained(
     processor: Processor | None = None,
     model_args: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    rule: Abstainer | None = None,
+    state_dict: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes a converted model to a folder from which `load_pretrained` restores it.
 
@@ -60,11 +66,14 @@ def save_pretrained(
         model_args: timm alone: the arguments of `create_model` beyond the model's name.
         classes: Names of the classes, in order; Hugging Face models have them in their own
             configuration.
+        metrics: What was measured, by name, for the model card.
+        rule: When to abstain; saved beside the model, and told on its card.
+        state_dict: The weights, where they are gathered from several processes.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"folder must be one, or not there yet; {folder} is a file.")
-    layers = converted_layers(model)
+    layers = converted_layers(_bare(model))
     if not layers:
         raise UserError("model must have a converted layer; got none. Call convert first.")
     count = _num_classes(model)
@@ -85,21 +94,36 @@ def save_pretrained(
     remove_leftovers(folder, older_than=A_DAY)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=PART) as made:
         # what others write comes first and elsewhere: until all is there the old model stays whole
-        if recipe.library == "transformers":
-            config: Any = model.config
-            config.architectures = [type(model).__name__]
-            config.save_pretrained(made)
+        if recipe.library in ("transformers", "peft"):
+            save_config(_bare(model), Path(made))
         if processor is not None:
             processor.save_pretrained(made)
         with replacing(Path(made) / WEIGHTS) as temporary:
-            save_model(model, str(temporary), metadata={"format": "pt"})
+            _save_weights(model, state_dict, str(temporary))
         # between old and new the folder is refused
         (folder / RECORD).unlink(missing_ok=True)
         for path in (path for path in Path(made).rglob("*") if path.is_file()):
             with files.replacing(path.relative_to(made).as_posix()) as temporary:
                 path.replace(temporary)
+    with replacing(folder / CARD) as temporary:
+        temporary.write_text(model_card(model, layers, metrics or {}, rule), encoding="utf-8")
     # last: a folder with this file is complete
     files.write_json(RECORD, record)
+    if rule is not None:
+        rule.save(folder)
+
+
+def _bare(model: Any) -> Any:
+    """The model inside of what PEFT wraps around it, by whose names layers are known."""
+    return model.get_base_model() if type(model).__module__.startswith("peft.") else model
+
+
+def _save_weights(model: nn.Module, given: Mapping[str, Tensor] | None, path: str) -> None:
+    about = {"format": "pt"}
+    if given is None:
+        save_model(model, path, about)
+    else:
+        save_file({name: value.contiguous() for name, value in given.items()}, path, about)
 
 
 def _record(layer: Any) -> dict[str, Any]:
@@ -154,21 +178,13 @@ def _num_classes(model: nn.Module) -> int | None:
     return count if hasattr(model, "pretrained_cfg") else None
 
 
-@told
-def load_pretrained(
-    folder: Path | str,
+def load_folder(
+    folder: Path,
     *,
     model: nn.Module | None = None,
     adapters: Sequence[Adapter] = (),
 ) -> nn.Module:
-    """The converted model that `save_pretrained` wrote, in evaluation mode.
-
-    Args:
-        folder: The folder.
-        model: For a class of your own: an instance of it, not converted.
-        adapters: The adapters it was converted with, where they are your own.
-    """
-    folder = Path(folder)
+    """The converted model in a folder, in evaluation mode."""
     if not is_pretrained(folder):
         raise UserError(
             f"{folder} must be a folder that save_pretrained wrote; there is no {RECORD} in it."
@@ -177,7 +193,8 @@ def load_pretrained(
     # those that libraries read are checked with ours
     files.check_all()
     record = files.read_json(RECORD)
-    model = build(Build(**record["build"]), folder) if model is None else model
+    recipe = Build(**record["build"])
+    model = build(recipe, folder) if model is None else model
     model = model.to(getattr(torch, record["dtype"]))
     by_name = {adapter.__name__: adapter for adapter in (*ADAPTERS, *adapters)}
     for name, entry in record["layers"].items():
@@ -190,6 +207,7 @@ def load_pretrained(
             ) from None
         without_nested_tensors(model, [module])
         model = _converted(model, name, module, entry, by_name)
+    model = wrap(recipe, model)
     # parts may have a type of their own
     stored = load_file(folder / WEIGHTS)
     for each in (model.named_parameters, model.named_buffers):

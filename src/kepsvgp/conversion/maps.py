@@ -95,14 +95,21 @@ def _packed(module: nn.Module) -> tuple[Affine, Affine, Affine] | None:
 
 
 def _affine(module: Any) -> Affine | None:
-    """The map of a linear layer, or of one that has its weight transposed (Conv1D of GPT-2)."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(module, nn.Module) or not isinstance(weight, Tensor) or weight.ndim != 2:
+    """The map of a linear layer, or of one that has its weight transposed (Conv1D of GPT-2).
+
+    Of one with adapters (LoRA of PEFT) it is the sum, as in use.
+    """
+    base = module.get_base_layer() if hasattr(module, "get_base_layer") else module
+    weight = getattr(base, "weight", None)
+    if not isinstance(base, nn.Module) or not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
-    if isinstance(module, nn.Embedding):
+    if isinstance(base, nn.Embedding):
         return None
-    bias = getattr(module, "bias", None)
-    weight = weight.mT if type(module).__name__ == "Conv1D" else weight
+    if base is not module and not (module.merged or module.disable_adapters):
+        adapters = (each for each in module.active_adapters if each in module.lora_A)
+        weight = weight + sum(module.get_delta_weight(each) for each in adapters)
+    bias = getattr(base, "bias", None)
+    weight = weight.mT if type(base).__name__ == "Conv1D" else weight
     return Affine(weight, bias if isinstance(bias, Tensor) else None)
 
 

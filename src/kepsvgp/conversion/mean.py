@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention
+from kepsvgp.attention.base import used_module
 from kepsvgp.conversion.base import DEFAULTS, ConvertedAttention, copy_maps
 from kepsvgp.conversion.maps import find_heads, find_maps, find_width
 from kepsvgp.errors import UserError
@@ -80,12 +81,13 @@ def attach(module: nn.Module, pair: Pair) -> None:
 
 def pair_of(module: nn.Module) -> Pair | None:
     """The pair that `attach` gave a module."""
-    pair = module._modules.get("kep")
+    child = module._modules.get("kep")
+    pair = None if child is None else used_module(child)
     return pair if isinstance(pair, Pair) else None
 
 
 def converted_layers(model: nn.Module) -> dict[str, Any]:
-    """The modules of a model that have a pair, or are one, by name; each has it as `kep`."""
+    """The modules of a model that have a pair, or a layer in their place, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -93,9 +95,15 @@ def converted_layers(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def pairs_of(model: nn.Module) -> list[KEPAttention]:
+    """What `convert` put into a model."""
+    layers = converted_layers(model).values()
+    return [used_module(layer.kep) for layer in layers]  # pyright: ignore[reportReturnType]
+
+
 def add_draw(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """The forward hook: the module's output, and the pair's draw for the same input."""
-    pair: Any = module.kep
+    pair: Any = pair_of(module)
     given = dict(zip(pair.arguments, args, strict=False)) | kwargs
     tokens = _tokens(module, pair, given)
     out = output[0] if isinstance(output, tuple) else output

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import Draws, OfEachExample, use_draws
+from kepsvgp.attention.base import Draws, OfEachExample, use_draws, used_modules
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError
 from kepsvgp.inference.calls import call, to_device
@@ -26,7 +26,7 @@ class Linearised(NamedTuple):
 
 def kep_layers(model: nn.Module) -> list[KEPAttention]:
     """The KEP layers of any model, each once; a model without any is refused."""
-    layers = [module for module in model.modules() if isinstance(module, KEPAttention)]
+    layers = [module for module in used_modules(model) if isinstance(module, KEPAttention)]
     if not layers:
         raise UserError("model must have a KEP layer; got none. Call convert first.")
     return layers

@@ -1,15 +1,14 @@
 """A Hugging Face `Trainer` with the objective, and with Monte Carlo evaluation."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from kepsvgp.config.defaults import KL_WEIGHT, KSVD_WEIGHT
-from kepsvgp.conversion import new_parameters
+from kepsvgp.conversion import trained_parameters
+from kepsvgp.conversion.hub import register
 from kepsvgp.errors import UserError
 from kepsvgp.inference.calls import logits_of
 from kepsvgp.inference.prediction import predict
@@ -19,6 +18,8 @@ try:
     from transformers import Trainer
 except ImportError:
     raise UserError("This needs transformers: pip install 'kepsvgp[hf]'.") from None
+
+register()
 
 
 class KEPTrainer(Trainer):
@@ -116,24 +117,12 @@ class KEPTrainer(Trainer):
         """The trainer's optimizer, with the converted layers in a group of their own."""
         fresh = self.optimizer is None
         optimizer = super().create_optimizer(model)
+        trained = self.model if model is None else model
+        assert isinstance(trained, nn.Module)
+        new = trained_parameters(trained)
         if fresh and self.new_learning_rate is not None:
-            trained = self.model if model is None else model
-            assert isinstance(trained, nn.Module)
-            _split_off_new(optimizer, trained, self.new_learning_rate)
+            _split_off(optimizer, new, self.new_learning_rate)
         return optimizer
-
-    def _save(
-        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
-    ) -> None:
-        """Weights go by the names that the model has for them.
-
-        transformers writes those of ViT under older names, which its trainer, loading a
-        checkpoint, takes for weights of another model and leaves out.
-        """
-        super()._save(output_dir, state_dict)
-        path = Path(output_dir or self.args.output_dir or ".") / "model.safetensors"
-        if self.args.should_save and state_dict is None and path.exists():
-            save_model(self.accelerator.unwrap_model(self.model), str(path), {"format": "pt"})
 
     def _num_train(self) -> int:
         if self.num_train is None:
@@ -146,14 +135,13 @@ class KEPTrainer(Trainer):
         return self.num_train
 
 
-def _split_off_new(
-    optimizer: torch.optim.Optimizer, model: nn.Module, learning_rate: float
+def _split_off(
+    optimizer: torch.optim.Optimizer, new: set[nn.Parameter], learning_rate: float
 ) -> None:
     """Moves what is new in converted layers to a last group, without weight decay."""
-    new = new_parameters(model)
     settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    moved = [p for group in optimizer.param_groups for p in group["params"] if p in new]
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if p not in new]
-    trained = [p for p in model.parameters() if p in new and p.requires_grad]
-    settings |= {"params": trained, "lr": learning_rate, "weight_decay": 0.0}
+    settings |= {"params": moved, "lr": learning_rate, "weight_decay": 0.0}
     optimizer.add_param_group(settings)

@@ -20,8 +20,9 @@ from torch import nn
 
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import PredictionConfig
+from kepsvgp.conversion import load_pretrained
 from kepsvgp.conversion.build import from_folder
-from kepsvgp.conversion.folder import class_names, is_pretrained, load_pretrained
+from kepsvgp.conversion.folder import class_names, is_pretrained
 from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
 from kepsvgp.data.text import features
