@@ -95,6 +95,7 @@ def test_pipeline_answers_as_the_model_does(tmp_path: Path) -> None:
     assert type(pipeline.model) is type(model)
 
 
+@pytest.mark.filterwarnings("ignore:layers with a posterior are trained without")
 @pytest.mark.parametrize("kind", [KEPTrainer, transformers.Trainer])
 @pytest.mark.parametrize("name", ["bert", "vit"])
 def test_training_goes_on_from_a_checkpoint(name: str, kind: type, tmp_path: Path) -> None:

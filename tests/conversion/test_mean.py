@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import kepsvgp
-from kepsvgp import convert, fit_novelty, fit_posterior, loss, predict
+from kepsvgp import convert, export, fit_novelty, fit_posterior, loss, predict
 from kepsvgp.conversion import converted_layers
 from kepsvgp.conversion.maps import find_maps
 from kepsvgp.conversion.mean import real_tokens
@@ -19,6 +19,7 @@ from kepsvgp.errors import UserError
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 LABELS = torch.tensor([0, 2, 1, 0])
+EIGHT = ("bert", "distilbert", "deberta-v2", "gpt2", "llama", "vit", "swin", "wav2vec2")
 
 
 def answers(model: nn.Module, batch: Any) -> Tensor:
@@ -44,8 +45,11 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
     assert (drawn - before.softmax(-1)).abs().max() > 1e-3
     # at the mean it is still the model that it was
     assert torch.equal(model(**batch).logits, before)
-    kepsvgp.save_pretrained(model, tmp_path)
+    model.save_pretrained(tmp_path)
     assert torch.equal(answers(kepsvgp.load_pretrained(tmp_path), batch), drawn)
+    # with transformers' own class it would be the model without its posterior
+    with pytest.raises(Exception, match=r"open it by kepsvgp\.load_pretrained"):
+        type(model).from_pretrained(tmp_path)
 
     fit_novelty(model, [batch])
     fit_posterior(model, [(batch, LABELS)], prior_precision=1.0)
@@ -57,6 +61,56 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
     terms.total.backward()
     gradients = [p.grad for n, p in model.named_parameters() if ".kep.v_" in n]
     assert all(g is not None and g.abs().sum() > 0 for g in gradients)
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")
+@pytest.mark.parametrize("name", EIGHT)
+def test_every_family_takes_adapters(name: str, tmp_path) -> None:
+    peft = pytest.importorskip("peft")
+    model, batch = families.loud(name)
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(model, config).eval()
+    before = model(**batch).logits
+
+    convert(model)
+
+    assert torch.equal(model(**batch).logits, before)
+    drawn = answers(families.spread(model), batch)
+    assert (drawn - before.softmax(-1)).abs().max() > 1e-3
+    model.save_pretrained(tmp_path)
+    assert_close(answers(kepsvgp.load_pretrained(tmp_path), batch), drawn)
+
+
+@pytest.mark.parametrize("name", EIGHT)
+def test_every_family_is_exported(name: str, tmp_path) -> None:
+    model, batch = families.loud(name)
+    families.spread(convert(model))
+    generator = torch.Generator().manual_seed(0)
+
+    path = export(model, tmp_path / "graph.pt2", batch, num_samples=5, generator=generator)
+
+    probs, *_ = torch.export.load(path).module()(inputs=batch)
+    assert_close(probs, answers(model, batch), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("name", EIGHT)
+def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
+    model, batch = families.make(name)
+    families.spread(convert(model.eval()), 1.0)
+    fit_novelty(model, [batch])
+
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+
+    kinds = {type(part) for part in small.modules()}
+    assert torch.ao.nn.quantized.dynamic.Linear in kinds
+    (first,), (second,) = (converted_layers(each).values() for each in (model, small))
+    kept = second.kep.state_dict()
+    assert kept.keys() == first.kep.state_dict().keys()
+    assert all(torch.equal(kept[name], value) for name, value in first.kep.state_dict().items())
+    drawn = answers(small, batch)
+    assert 0 < (drawn - answers(model, batch)).abs().max() < 0.05
+    assert predict(small, batch, num_samples=2).novelty is not None
 
 
 @pytest.mark.parametrize("name", families.SENTENCES)

@@ -26,7 +26,7 @@ from kepsvgp.errors import UserError
 
 peft = pytest.importorskip("peft")
 
-pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
+pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")
 MAPS = {"bert": ["query", "key"], "gpt2": ["c_attn"], "vit": ["q_proj", "k_proj"]}
 
 

@@ -28,9 +28,7 @@ def answers(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_stays_what_it_was_and_gets_its_posterior(
-    family: str, tmp_path: Path
-) -> None:
+def test_every_family_stays_what_it_was_and_gets_its_posterior(family: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     name, arguments = FAMILIES[family]
     arguments = arguments | {"num_classes": 3}

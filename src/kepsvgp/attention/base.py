@@ -28,7 +28,7 @@ class Penalties(NamedTuple):
 
 
 class WholeLinear(nn.Linear):
-    """A map whose weight enters products of its own, so that `quantize_dynamic` leaves it whole."""
+    """A map of the scores or the draws, which `quantize_dynamic` leaves whole."""
 
 
 class _Mark:

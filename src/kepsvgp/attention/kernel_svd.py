@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention import checks
-from kepsvgp.attention.base import PenalisedAttention, Penalties
+from kepsvgp.attention.base import PenalisedAttention, Penalties, WholeLinear
 from kepsvgp.attention.novelty import ObservedAttention
 from kepsvgp.attention.projections import PROJECTIONS, Batch, Projection, ScorePair
 from kepsvgp.attention.statistics import (
@@ -73,7 +73,7 @@ class KernelSVDAttention(PenalisedAttention, ObservedAttention):
         self.ksvd_loss = ksvd_loss
         # the processes that share sequences; `sequence_parallel` sets it
         self.sequence_group: dist.ProcessGroup | None = None
-        self.to_qk = nn.Linear(dim, 2 * qk_dim, bias=qk_bias)
+        self.to_qk = WholeLinear(dim, 2 * qk_dim, bias=qk_bias)
         for name, value in PROJECTIONS[projection].learnt(self).items():
             setattr(self, name, value)
         self.log_lambda = nn.Parameter(torch.zeros(num_heads, rank))

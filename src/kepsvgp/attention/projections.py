@@ -12,6 +12,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from kepsvgp.attention.base import WholeLinear
 from kepsvgp.attention.shards import place_of, sum_of_parts
 from kepsvgp.maths import ksvd
 from kepsvgp.ops import dispatch
@@ -93,7 +94,7 @@ class Dual(Projector):
 
     def learnt(self, layer: Any) -> dict[str, nn.Parameter | nn.Module]:
         """A_e and A_r of H_e = X A_e and H_r = X A_r."""
-        return {"to_dual": nn.Linear(layer.dim, 2 * layer.num_heads * layer.rank, bias=False)}
+        return {"to_dual": WholeLinear(layer.dim, 2 * layer.num_heads * layer.rank, bias=False)}
 
     def scores(self, layer: Any, batch: Batch) -> ScorePair:
         """E = K H_r / n and R = Kᵀ H_e / n, as linear attention has them."""
