@@ -60,6 +60,8 @@ SENTENCES = (
     "bart", "t5", "gpt2", "llama", "qwen2",
 )  # fmt: skip
 PICTURES = (*IMAGE, "beit", "dinov2", "clip", "siglip", "swin")
+# those that are taken through adapters, export and eight bits too
+EIGHT = ("bert", "distilbert", "deberta-v2", "gpt2", "llama", "vit", "swin", "wav2vec2")
 EVERY = (*SENTENCES, *PICTURES, "videomae", "audio-spectrogram-transformer", "wav2vec2")
 
 

@@ -1,5 +1,6 @@
 """Attention that stays as it is, as the mean function of a pair of GPs, in every family."""
 
+from pathlib import Path
 from typing import Any
 
 import families
@@ -19,7 +20,6 @@ from kepsvgp.errors import UserError
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 LABELS = torch.tensor([0, 2, 1, 0])
-EIGHT = ("bert", "distilbert", "deberta-v2", "gpt2", "llama", "vit", "swin", "wav2vec2")
 
 
 def answers(model: nn.Module, batch: Any) -> Tensor:
@@ -64,7 +64,7 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")
-@pytest.mark.parametrize("name", EIGHT)
+@pytest.mark.parametrize("name", families.EIGHT)
 def test_every_family_takes_adapters(name: str, tmp_path) -> None:
     peft = pytest.importorskip("peft")
     model, batch = families.loud(name)
@@ -81,7 +81,7 @@ def test_every_family_takes_adapters(name: str, tmp_path) -> None:
     assert_close(answers(kepsvgp.load_pretrained(tmp_path), batch), drawn)
 
 
-@pytest.mark.parametrize("name", EIGHT)
+@pytest.mark.parametrize("name", families.EIGHT)
 def test_every_family_is_exported(name: str, tmp_path) -> None:
     model, batch = families.loud(name)
     families.spread(convert(model))
@@ -94,7 +94,7 @@ def test_every_family_is_exported(name: str, tmp_path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("name", EIGHT)
+@pytest.mark.parametrize("name", families.EIGHT)
 def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
     model, batch = families.make(name)
     families.spread(convert(model.eval()), 1.0)
@@ -111,6 +111,16 @@ def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
     drawn = answers(small, batch)
     assert 0 < (drawn - answers(model, batch)).abs().max() < 0.05
     assert predict(small, batch, num_samples=2).novelty is not None
+
+
+def test_guide_has_the_table_of_what_is_tested_here() -> None:
+    """Its rows are the families of the tests above, its last columns those of the eight."""
+    page = (Path(__file__).parents[2] / "docs/guides/convert.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    ticks = {row[0].strip("`"): row[1:] for row in rows if len(row) == 8 and "✓" in row}
+    assert ticks == {
+        name: ["✓"] * 4 + ["✓" if name in families.EIGHT else ""] * 3 for name in families.EVERY
+    }
 
 
 @pytest.mark.parametrize("name", families.SENTENCES)

@@ -75,13 +75,14 @@ def convert_folder(
         seed=seed,
         device=device,
     )
-    save_pretrained(model, out, processor=processor)
     rule = None
     if max_risk is not None:
         answered = predict_labelled(saved, calibration).prediction
         rule = Abstainer.fit(answered, max_risk=max_risk, confidence=confidence)
-        rule.save(out)
-    return Converted(before, predict_labelled(saved, test), fit, rule)
+    after = predict_labelled(saved, test)
+    metrics = after.prediction.metrics()
+    save_pretrained(model, out, processor=processor, metrics=metrics, rule=rule)
+    return Converted(before, after, fit, rule)
 
 
 def _batches(saved: SavedModel, part: Labelled) -> Iterator[tuple[Any, Tensor]]:
