@@ -19,6 +19,7 @@ import kepsvgp
 from kepsvgp import Abstainer, convert, fit_novelty, fit_posterior, load_pretrained, predict
 from kepsvgp.conversion import push_to_hub
 from kepsvgp.errors import UserError
+from kepsvgp.files import CheckedFolder
 from kepsvgp.integrations.huggingface import KEPTrainer
 
 LABELS = torch.tensor([0, 2, 1, 0])
@@ -123,7 +124,9 @@ def test_training_goes_on_from_a_checkpoint(name: str, kind: type, tmp_path: Pat
 
 def test_hub_gives_back_what_was_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = fitted()
-    rule = Abstainer.fit(predict(model, batch, num_samples=3), LABELS, max_risk=0.9)
+    generator = torch.Generator().manual_seed(0)
+    answered = predict(model, batch, num_samples=3, generator=generator)
+    rule = Abstainer.fit(answered, LABELS, max_risk=0.9)
     with hub.serving(monkeypatch, tmp_path) as files:
         push_to_hub(model, "owner/one", metrics={"accuracy": 0.91}, rule=rule)
         assert_same(load_pretrained("owner/one"), model, batch)
@@ -154,3 +157,12 @@ def test_saved_by_the_public_name_and_by_the_model_are_the_same(tmp_path: Path) 
     for name in ("config.json", "kepsvgp.json", "model.safetensors", "README.md"):
         first, second = ((tmp_path / folder / name).read_bytes() for folder in "ab")
         assert first == second
+
+
+@pytest.mark.parametrize("changed", [{"family": "own"}, {"model": {"hidden_size": "x"}}])
+def test_configuration_that_cannot_be_built_is_said(changed: Any, tmp_path: Path) -> None:
+    fitted().model.save_pretrained(tmp_path)
+    files = CheckedFolder(tmp_path)
+    files.write_json("config.json", files.read_json("config.json") | changed)
+    with pytest.raises(UserError, match="this version of transformers"):
+        load_pretrained(tmp_path)

@@ -123,15 +123,17 @@ def _build_transformers(name: str, folder: Path) -> nn.Module:
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise UserError(f"{folder} must name a model of transformers; got {name!r}.")
     saved = CheckedFolder(folder).read_json(_CONFIG)
-    if saved["model_type"] != MODEL_TYPE:
+    if saved.get("model_type") != MODEL_TYPE:
         # as version 0.1 wrote it
         return kind(from_folder(transformers.AutoConfig, folder))
-    if saved["family"] not in transformers.CONFIG_MAPPING:
+    try:
+        return kind(transformers.CONFIG_MAPPING[saved["family"]].from_dict(saved["model"]))
+    except Exception as error:  # the library raises whatever its checks do
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"{folder} must be of a family that transformers knows; got {saved['family']!r}. "
-            "Update transformers."
-        )
-    return kind(transformers.CONFIG_MAPPING[saved["family"]].from_dict(saved["model"]))
+            f"{folder / _CONFIG} must describe a model that this version of transformers, "
+            f"{transformers.__version__}, can build; it cannot ({reason})."
+        ) from None
 
 
 def from_folder(kind: Any, folder: Path) -> Any:
