@@ -164,7 +164,7 @@ def class_names(folder: Path, model: nn.Module) -> tuple[str, ...]:
     if names is None and by_number is not None:
         names = [by_number[number] for number in sorted(by_number)]
     if names is None:
-        count: Any = model.num_classes
+        count: Any = getattr(model, "num_classes", 0)
         names = map(str, range(count))
     return tuple(names)
 
