@@ -13,8 +13,10 @@ import kepsvgp
 from kepsvgp import convert, export, fit_novelty, fit_posterior, loss, predict
 from kepsvgp.conversion import converted_layers
 from kepsvgp.conversion.maps import find_maps
-from kepsvgp.conversion.mean import real_tokens
+from kepsvgp.conversion.mean import Pair, real_tokens
 from kepsvgp.errors import UserError
+from kepsvgp.inference.linear import kep_layers, linearise
+from kepsvgp.inference.mode import frozen
 
 # DeBERTa's module compiles a function when it is imported
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -124,7 +126,9 @@ def test_guide_has_the_table_of_what_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("name", families.SENTENCES)
-def test_padding_never_reaches_the_pair(name: str) -> None:
+def test_padding_never_reaches_the_pair(name: str, monkeypatch) -> None:
+    # differences of small steps would need a wider tolerance
+    monkeypatch.setattr(Pair, "is_linear", False)
     model, _ = families.loud(name)
     eos = 2 if name in ("bart", "t5") else None
     families.spread(convert(model))
@@ -135,6 +139,32 @@ def test_padding_never_reaches_the_pair(name: str) -> None:
 
     assert_close(long, short, rtol=1e-4, atol=1e-5)
     assert_close(alone, short[:1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
+def test_prediction_is_that_of_the_model_linearised_at_the_mean(name: str) -> None:
+    model, batch = loud(name)
+    model, batch = model.double(), {n: _double(value) for n, value in batch.items()}
+    spread(convert(model), 0.3)
+    (layer,) = kep_layers(model)
+    with torch.no_grad():
+        layer.v_mean.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+    found = linearise(frozen(model), batch)
+    (jacobian,) = found.jacobians.values()
+    draws = layer.draw(4, generator=torch.Generator().manual_seed(0))
+
+    prediction = predict(
+        model, batch, num_samples=4, generator=torch.Generator().manual_seed(0), keep_logits=True
+    )
+
+    moved = torch.einsum("n c h v r, s h r v -> s n c", jacobian, draws - layer.v_mean)
+    assert_close(prediction.logits, found.logits + moved, rtol=1e-2, atol=1e-4)
+    # each draw has its mirror image
+    assert_close(draws.mean(dim=0), layer.v_mean.detach())
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
 
 
 def test_shared_key_heads_serve_several_query_heads() -> None:

@@ -5,14 +5,22 @@ import families
 import pytest
 import torch
 from conversion.test_conversion import ConvertedOwnAttention, OwnModel, own_batch
+from conversion.test_mean import loud, spread
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, convert, export, predict
 from kepsvgp.attention import fixed_draws
 from kepsvgp.attention.base import use_draws
+from kepsvgp.conversion.mean import Pair
 from kepsvgp.inference.calls import call
 from kepsvgp.inference.trunk import with_remembered_trunk
+
+
+@pytest.fixture(autouse=True)
+def sampled(monkeypatch) -> None:
+    """Draws through the model as it is, not linearised."""
+    monkeypatch.setattr(Pair, "is_linear", False)
 
 
 def plain_loop(model: nn.Module, inputs: object, num_samples: int) -> Tensor:
@@ -39,7 +47,29 @@ def test_prediction_equals_the_plain_loop(name: str, layers) -> None:
     model, batch = families.make(name)
     convert(model, layers, rank=3, posterior_scale=1.0)
 
-    assert_close(predicted(model, batch, 3), plain_loop(model, batch, 3), rtol=0, atol=0)
+    assert_close(predicted(model, batch, 3), plain_loop(model, batch, 3), rtol=1e-5, atol=1e-6)
+
+
+# what their heads read is the first token of the last block
+FIRST = (
+    *families.TEXT, *families.IMAGE, "camembert", "xlm-roberta", "mpnet", "deberta-v2", "modernbert"
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("name", families.EVERY)
+def test_first_token_alone_is_carried_through_the_samples_where_no_other_is_read(name: str) -> None:
+    model, batch = loud(name)
+    spread(convert(model))
+    calls: Counter[str] = Counter()
+    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    last.register_forward_hook(lambda *_: calls.update(["head"]))
+
+    found = predicted(model, batch, 5)
+
+    # one pass for all tokens, and one for the first of all samples
+    assert (calls["head"] == 2) == (name in FIRST)
+    assert_close(found, plain_loop(model, batch, 5), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_before_the_first_stochastic_one_run_once() -> None:
@@ -56,7 +86,7 @@ def test_layers_before_the_first_stochastic_one_run_once() -> None:
 
 def test_hooks_on_remembered_blocks_still_run() -> None:
     model, batch = families.make("bert")
-    convert(model, rank=3)
+    convert(model, [1], rank=3)
     seen = []
     model.bert.encoder.layer[0].register_forward_hook(lambda *_: seen.append(1))
 

@@ -198,6 +198,20 @@ class KEPAttention(KernelSVDAttention):
         merged = self._merge(self.scores(x, mask)).mT
         return sampled.factors(merged, self._readout(v.squeeze(1)), self._bias())
 
+    def first_token(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        *,
+        num_samples: int,
+    ) -> Float[Tensor, "sample batch one dim"]:
+        """What `forward` gives for the first token of every sequence, with `merge="add"`."""
+        self._check_inputs(x, mask, num_samples)
+        pair = self.scores(x, mask)
+        first = pair._replace(e=pair.e[..., :1], r=pair.r[..., :1])
+        v = self._draws(x[:, :1], svgp.lower_cholesky(self.v_tril_raw), num_samples, None)
+        return self._read_out(first, v, x.shape[:-2])
+
     def draw(
         self, num_samples: int, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "sample head rank value"] | Int[Tensor, " sample"]:

@@ -8,11 +8,11 @@ hook adds what it draws.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention
@@ -38,6 +38,47 @@ class Pair(KEPAttention):
     def __init__(self, dim: int, num_heads: int, settings: dict[str, Any], **given: Any) -> None:
         super().__init__(dim, num_heads, **settings, **given)
         self.settings = settings
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether predictions take the model for linear in v, as `fit_posterior` does."""
+        return self.noise == "joint"
+
+    def draw(
+        self, num_samples: int, *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "sample head rank value"] | Int[Tensor, " sample"]:
+        """Draws in pairs, each with its mirror image at the mean, which their mean then is."""
+        if self.noise == "token":
+            return super().draw(num_samples, generator=generator)
+        drawn = super().draw((num_samples + 1) // 2, generator=generator)
+        return torch.cat([drawn, 2 * self.v_mean.to(drawn) - drawn])[:num_samples]
+
+    @property
+    def can_add_first(self) -> bool:
+        """Whether the draws of a token can be had without those of the others."""
+        return self.merge == "add" and self.noise == "joint"
+
+    def add(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """What the forward hook makes of the module's output."""
+        return _plus(module, self, args, kwargs, output, self)
+
+    def add_first(
+        self, module: nn.Module, args: Any, kwargs: Any, output: Any, samples: int
+    ) -> Any:
+        """The first token of the module's output with the draws of all samples.
+
+        The batches of the samples follow each other along the first axis.
+        """
+        found: list[Tensor] = []
+
+        def draw(x: Tensor, mask: Tensor | None) -> Tensor:
+            found.append(self.first_token(x, mask, num_samples=samples))
+            return torch.zeros_like(x)
+
+        out = _plus(module, self, args, kwargs, output, draw)
+        first = (out[0] if isinstance(out, tuple) else out)[:, :1]
+        drawn = first + found[0].to(first.dtype)
+        return (drawn.flatten(0, 1), *out[1:]) if isinstance(out, tuple) else drawn.flatten(0, 1)
 
 
 def make_pair(module: nn.Module, settings: Mapping[str, Any]) -> Pair:
@@ -104,6 +145,17 @@ def pairs_of(model: nn.Module) -> list[KEPAttention]:
 def add_draw(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """The forward hook: the module's output, and the pair's draw for the same input."""
     pair: Any = pair_of(module)
+    return _plus(module, pair, args, kwargs, output, pair)
+
+
+def _plus(
+    module: Any,
+    pair: Any,
+    args: Any,
+    kwargs: Any,
+    output: Any,
+    draw: Callable[[Tensor, Tensor | None], Tensor],
+) -> Any:
     given = dict(zip(pair.arguments, args, strict=False)) | kwargs
     tokens = _tokens(module, pair, given)
     out = output[0] if isinstance(output, tuple) else output
@@ -113,8 +165,7 @@ def add_draw(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o
             f"{tuple(tokens.shape)} and gave "
             f"{tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__}."
         )
-    x, mask = _sequences(module, tokens, given)
-    drawn = pair(x, mask)
+    drawn = draw(*_sequences(module, tokens, given))
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
         drawn = drawn.transpose(0, 1)
     out = out + drawn.reshape(out.shape).to(out.dtype)

@@ -6,13 +6,16 @@ it. This is done on a copy of the model that shares all modules and parameters b
 so nothing of the model is touched and threads can share it. A remembered output is given back
 only for inputs equal to the ones it was made from, and only while nothing has changed either in
 place.
+
+Where the only draws are added to the attention of the last block, and nothing reads another token
+than the first of what follows, that token alone is carried through the samples, all of them in
+one pass. Whether it is so is tried: the first sample must come out as it does for all tokens.
 """
 
 import operator
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,32 +40,135 @@ class _Sample:
         self.is_random = False
 
 
-def with_remembered_trunk(model: nn.Module) -> Callable[..., Any]:
+class AddedLayer(Protocol):
+    """A stochastic layer whose draw is added to what the module around it returns."""
+
+    can_add_first: bool
+
+    def add(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        """The module's output for these arguments, with the draw at hand."""
+        ...
+
+    def add_first(self, module: Any, args: Any, kwargs: Any, output: Any, samples: int) -> Any:
+        """The same for the first token alone, the batch of each sample behind the other."""
+        ...
+
+
+class Sampled:
+    """Calls of a model, one a sample, that run the blocks before its first draws once."""
+
+    def __init__(self, model: nn.Module, path: list[str], layer: nn.Module) -> None:
+        self._sample = _Sample()
+        self._short: int | None = None
+        # what the module around the draws was given and said without them, in the last whole pass
+        self._kept: list[tuple[Any, Any, Any]] = []
+        self._added: Any = layer
+        can_add = getattr(layer, "can_add_first", False)
+        self._can_shorten = can_add and _is_in_last_block(model, path)
+        self._model = _copy_along(model, path, self._sample, self._around)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The output for the draws at hand."""
+        self._sample.begin()
+        if self._short is None:
+            self._kept.clear()
+        return self._model(*args, **kwargs)
+
+    def first_tokens(self, call: Callable[[Any], Tensor], num_samples: int) -> Tensor | None:
+        """What `call` makes of the model, all samples at once, if the first token is enough."""
+        # a second call of the module would depend on the draws of the first
+        if not self._can_shorten or len(self._kept) != 1 or torch.compiler.is_compiling():
+            return None
+        self._short = num_samples
+        try:
+            return call(self)
+        # what reads other tokens does not find them, and says so in its own way
+        except Exception:
+            return None
+        finally:
+            self._short = None
+
+    def _around(self, block: nn.Module, path: list[str]) -> nn.Module:
+        """The block with the draws, as a copy that can be called for its first token alone."""
+        if not self._can_shorten:
+            return block
+        *outer, last, _ = path
+        copy = inner = _shallow_copy(block)
+        for name in outer:
+            child = inner._modules[name]
+            assert child is not None
+            inner._modules[name] = inner = _shallow_copy(child)
+        attention = inner._modules[last]
+        assert attention is not None
+        inner._modules[last] = self._attention(attention)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._short is not None:
+                hidden, *others = args
+                args = (hidden[:, :1].repeat(self._short, 1, 1), *others)
+            return type(block).forward(copy, *args, **kwargs)
+
+        copy.__dict__["forward"] = forward
+        return copy
+
+    def _attention(self, module: nn.Module) -> nn.Module:
+        """The module around the draws, which keeps what it says without them."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._short is not None:
+                return self._added.add_first(module, *self._kept[0], self._short)
+            output = module.forward(*args, **kwargs)
+            self._kept.append((args, kwargs, output))
+            return self._added.add(module, args, kwargs, output)
+
+        copy = _shallow_copy(module, forward)
+        # its hook adds the draw, as is done here
+        copy._forward_hooks = OrderedDict()
+        return copy
+
+
+def _is_in_last_block(model: nn.Module, path: list[str]) -> bool:
+    """Whether no block follows the one with the stochastic layer, in any list on the way to it."""
+    below = 0
+    for depth, name in enumerate(path):
+        around = model.get_submodule(".".join(path[:depth]))
+        if isinstance(around, nn.ModuleList | nn.Sequential):
+            if name != list(around._modules)[-1]:
+                return False
+            below = len(path) - depth
+    # the block, the attention in it, and the layer
+    return below > 2
+
+
+def _has_blocks(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.ModuleList | nn.Sequential) for part in module.modules())
+
+
+def with_remembered_trunk(model: nn.Module) -> Sampled | nn.Module:
     """Calls of `model`, one a sample, that run the blocks before its first stochastic layer once.
 
     The stochastic layer is the first that the model lists.
     """
     for name, module in model.named_modules():
         if isinstance(module, PenalisedLayer) and module.is_stochastic:
-            sample = _Sample()
-            return partial(_begun, sample, _copy_along(model, name.split("."), sample))
+            return Sampled(model, name.split("."), module)
     return model
 
 
-def _begun(sample: _Sample, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    sample.begin()
-    return model(*args, **kwargs)
-
-
-def _copy_along(module: nn.Module, path: list[str], sample: _Sample) -> nn.Module:
+def _copy_along(
+    module: nn.Module,
+    path: list[str],
+    sample: _Sample,
+    around: Callable[[nn.Module, list[str]], nn.Module],
+) -> nn.Module:
     """Copies the modules on the way to the stochastic layer, and their earlier siblings."""
-    if not any(isinstance(m, nn.ModuleList | nn.Sequential) for m in module.modules()):
-        return module
+    if not _has_blocks(module):
+        return around(module, path)
     copy = _shallow_copy(module)
     child = copy._modules[path[0]]
     assert child is not None
     if len(path) > 1:
-        child = copy._modules[path[0]] = _copy_along(child, path[1:], sample)
+        child = copy._modules[path[0]] = _copy_along(child, path[1:], sample, around)
     if isinstance(module, nn.ModuleList | nn.Sequential):
         copy._modules[path[0]] = _noticed(child, sample)
         for name, block in module.named_children():
