@@ -97,7 +97,9 @@ def test_every_family_is_exported(name: str, tmp_path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("name", families.EIGHT)
-def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
+def test_eight_bits_leave_the_posterior_alone(name: str, monkeypatch) -> None:
+    # eight bits leave no room for the differences of small steps
+    monkeypatch.setattr(Pair, "is_linear", False)
     model, batch = families.make(name)
     families.spread(convert(model.eval()), 1.0)
     fit_novelty(model, [batch])
@@ -143,12 +145,12 @@ def test_padding_never_reaches_the_pair(name: str, monkeypatch) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
 def test_prediction_is_that_of_the_model_linearised_at_the_mean(name: str) -> None:
-    model, batch = loud(name)
+    model, batch = families.loud(name)
     model, batch = model.double(), {n: _double(value) for n, value in batch.items()}
-    spread(convert(model), 0.3)
+    families.spread(convert(model), 0.1)
     (layer,) = kep_layers(model)
     with torch.no_grad():
-        layer.v_mean.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+        layer.v_mean.normal_(std=0.01, generator=torch.Generator().manual_seed(1))
     found = linearise(frozen(model), batch)
     (jacobian,) = found.jacobians.values()
     draws = layer.draw(4, generator=torch.Generator().manual_seed(0))
@@ -158,7 +160,10 @@ def test_prediction_is_that_of_the_model_linearised_at_the_mean(name: str) -> No
     )
 
     moved = torch.einsum("n c h v r, s h r v -> s n c", jacobian, draws - layer.v_mean)
-    assert_close(prediction.logits, found.logits + moved, rtol=1e-2, atol=1e-4)
+    assert prediction.logits is not None
+    # a step of a thousandth sees a thousandth of the curvature
+    error = prediction.logits - (found.logits + moved)
+    assert error.norm() < 0.01 * moved.norm()
     # each draw has its mirror image
     assert_close(draws.mean(dim=0), layer.v_mean.detach())
 

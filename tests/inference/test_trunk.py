@@ -5,7 +5,6 @@ import families
 import pytest
 import torch
 from conversion.test_conversion import ConvertedOwnAttention, OwnModel, own_batch
-from conversion.test_mean import loud, spread
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -59,8 +58,8 @@ FIRST = (
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("name", families.EVERY)
 def test_first_token_alone_is_carried_through_the_samples_where_no_other_is_read(name: str) -> None:
-    model, batch = loud(name)
-    spread(convert(model))
+    model, batch = families.loud(name)
+    families.spread(convert(model))
     calls: Counter[str] = Counter()
     last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
     last.register_forward_hook(lambda *_: calls.update(["head"]))

@@ -16,8 +16,7 @@ from kepsvgp.inference.trunk import Sampled, with_remembered_trunk
 
 # how far logits of float32 may differ, relative to the largest, by the order of their sums
 SAME = 1e-5
-# how far from the mean a difference is taken: little, and above the rounding of the logits; in
-# half precision there is no room between the two
+# steps that change little, and by more than logits of this type are rounded
 STEPS = {torch.float32: 2e-2, torch.float64: 1e-3}
 
 
@@ -84,16 +83,28 @@ def logits_with_draws(
     Layers that are linear stand for f(m) + J (v − m), the model for which their posterior was
     fitted: J (v − m) is the difference that a small step from the mean m towards v makes.
     """
-    step = max(STEPS.get(v.dtype, 1.0) for v in draws.values())
-    if step == 1.0 or not all(getattr(layer, "is_linear", False) for layer in draws):
+    step = _step(model) if all(getattr(layer, "is_linear", False) for layer in draws) else None
+    if step is None:
         return _with_draws(model, inputs, draws)
-    means: dict[nn.Module, Any] = {layer: layer.v_mean.detach().to(v) for layer, v in draws.items()}
-    near = {
-        layer: torch.cat([means[layer].unsqueeze(0), means[layer] + step * (v - means[layer])])
-        for layer, v in draws.items()
-    }
+    near = {layer: _near_mean(layer, v, step) for layer, v in draws.items()}
     found = _with_draws(model, inputs, near)
     return found[:1] + (found[1:] - found[:1]) / step
+
+
+def _step(model: nn.Module) -> float | None:
+    """How far from the mean a difference is taken; None where rounding leaves no room for one."""
+    steps = [STEPS.get(p.dtype) for p in model.parameters() if p.is_floating_point()]
+    device = next(model.parameters()).device.type
+    has_few_bits = any("quantized" in type(module).__module__ for module in model.modules())
+    if None in steps or has_few_bits or torch.is_autocast_enabled(device):
+        return None
+    return max(step for step in steps if step is not None)
+
+
+def _near_mean(layer: Any, v: Tensor, step: float) -> Tensor:
+    """The mean, and a step from there towards every draw."""
+    mean = layer.v_mean.detach().to(v)
+    return torch.cat([mean.unsqueeze(0), mean + step * (v - mean)])
 
 
 def _with_draws(
