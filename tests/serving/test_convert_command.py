@@ -34,7 +34,7 @@ def test_folder_gets_its_posterior_and_answers_as_it_did(folder, data, tmp_path)
     import transformers
 
     out = tmp_path / "converted"
-    promises = ("--max-risk", 0.9)
+    promises = ("--max-risk", 0.9, "--max-false-alarm", 0.2)
 
     assert call("convert", folder, data, "--out", out, *promises) == 0
 
@@ -43,7 +43,7 @@ def test_folder_gets_its_posterior_and_answers_as_it_did(folder, data, tmp_path)
     converted = load_pretrained(out)
     assert torch.equal(converted(**inputs).logits, original(**inputs).logits)
     assert (out / "report.html").is_file()
-    assert Abstainer.load(out).max_risk == 0.9
+    assert Abstainer.load(out).max_false_alarm == 0.2
     prediction = open_folder(out).predict_all(["good film"])
     assert prediction.novelty_p is not None
     assert call("predict", out, data, "--out", tmp_path / "answers.csv", *promises) == 0

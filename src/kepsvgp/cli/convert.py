@@ -24,6 +24,10 @@ def convert(
     max_risk: Annotated[
         float | None, typer.Option(help="Save a rule: at most this share of answers is wrong.")
     ] = None,
+    max_false_alarm: Annotated[
+        float | None,
+        typer.Option(help="Save a rule: at most this share of familiar inputs is called foreign."),
+    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Probability with which --max-risk holds.")
     ] = 0.95,
@@ -45,7 +49,7 @@ def convert(
     if out.resolve() == folder.resolve():
         raise UserError("--out must be another folder than the model's own, which stays as it is.")
     found = convert_folder(
-        folder, data, out, layers=layers, max_risk=max_risk,
+        folder, data, out, layers=layers, max_risk=max_risk, max_false_alarm=max_false_alarm,
         confidence=confidence, text_column=text_column, label_column=label_column,
         num_samples=samples, seed=seed,
     )  # fmt: skip

@@ -42,6 +42,7 @@ def convert_folder(
     *,
     layers: int = 1,
     max_risk: float | None = None,
+    max_false_alarm: float | None = None,
     confidence: float = 0.95,
     text_column: str = "text",
     label_column: str = "label",
@@ -76,9 +77,11 @@ def convert_folder(
         device=device,
     )
     rule = None
-    if max_risk is not None:
+    if max_risk is not None or max_false_alarm is not None:
         answered = predict_labelled(saved, calibration).prediction
-        rule = Abstainer.fit(answered, max_risk=max_risk, confidence=confidence)
+        rule = Abstainer.fit(
+            answered, max_risk=max_risk, confidence=confidence, max_false_alarm=max_false_alarm
+        )
     after = predict_labelled(saved, test)
     metrics = after.prediction.metrics()
     save_pretrained(model, out, processor=processor, metrics=metrics, rule=rule)
