@@ -163,7 +163,7 @@ class Abstainer:
                 least = f"{self.smallest_risk:.1%}" if self.smallest_risk else "a larger risk"
                 parts.append(
                     f"{promise}: no threshold keeps this on {of}; every answer is withheld. The "
-                    f"least that can be promised is {least}: allow as much, or calibrate on more."
+                    f"least that can be promised is {least}: allow as much, or calibrate on more"
                 )
             else:
                 parts.append(
