@@ -28,14 +28,6 @@ from serving.models import picture, text_folder
 from kepsvgp import Abstainer, convert, save_pretrained
 from kepsvgp.serving import predict_file
 
-# the command line with a command that it does not list yet
-LAUNCH = """
-from kepsvgp.__main__ import main
-from kepsvgp.cli import app
-from kepsvgp.cli.serve import serve
-app.command()(serve)
-main()
-"""
 TOKEN = "a token for tests"
 SECONDS = 5
 MAX_BODY = 200_000
@@ -71,7 +63,7 @@ class Server(NamedTuple):
 def serving(
     folder: Path, expected: list[dict[str, Any]], *options: object, **environment: str
 ) -> Iterator[Server]:
-    command = [sys.executable, "-c", LAUNCH, "serve", folder, "--port", 0, *options]
+    command = [sys.executable, "-m", "kepsvgp", "serve", folder, "--port", 0, *options]
     with subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, text=True, env=os.environ | environment
     ) as process:
