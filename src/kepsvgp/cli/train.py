@@ -74,9 +74,11 @@ def _show_activity(run: "RunFolder", benchmark: "Benchmark") -> None:
     """Whether the KEP layers do anything, and what to do where they do not."""
     from kepsvgp.cli.inspect import describe
     from kepsvgp.inference.activity import ADVICE
+    from kepsvgp.ops.device import find_device
     from kepsvgp.paper.inspection import measure_activity
 
-    for name, found in measure_activity(run.model(), benchmark).items():
+    model = run.model().to(find_device(run.config().train.device, is_binding=False))
+    for name, found in measure_activity(model, benchmark).items():
         typer.echo(f"{name}: {describe(found)}")
         if ADVICE[found.word]:
             typer.echo(f"warning: {name} is {found.word}: {ADVICE[found.word]}.", err=True)

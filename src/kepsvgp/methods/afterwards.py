@@ -39,6 +39,7 @@ def train_then(
         loader = batches(examples, config.prediction.batch_size, bucket=True)
         return track(loader, "last pass", options.get("console"))
 
+    device = find_device(config.train.device, is_binding=False)
     fitted: dict[str, dict[str, Tensor]] = {}
     for checkpoint in CHECKPOINTS:
         about = weights_about(run.weights_file(checkpoint))
@@ -46,7 +47,7 @@ def train_then(
             continue
         # checkpoints of one epoch are the same
         if about["epoch"] not in fitted:
-            model = run.model(checkpoint)
+            model = run.model(checkpoint).to(device)
             if fit is not None:
                 fit(model, shown)
             show_familiar(model, config, benchmark, shown)

@@ -18,11 +18,12 @@ from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.noisy import NoisyAttention
 from kepsvgp.config.sections import ModelConfig, Optional, RunConfig, Section
 from kepsvgp.data import Benchmark, batches
-from kepsvgp.inference.calls import call
+from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.linear import kep_layers
 from kepsvgp.methods.base import softmax_attention
 from kepsvgp.methods.kep import KEP
 from kepsvgp.methods.two_steps import TwoSteps
+from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.loop import SecondStep
 
@@ -61,7 +62,8 @@ class MatchedNoise(TwoSteps):
     def second_step(self, config: RunConfig, benchmark: Benchmark, first: RunFolder) -> SecondStep:
         """The size of the noise, from a part of the validation set."""
         some = benchmark.val.subset(torch.arange(min(EXAMPLES, len(benchmark.val))))
-        scales = noise_scales(first.model(), batches(some, 64, bucket=True), seed=config.seed)
+        model = first.model().to(find_device(config.train.device, is_binding=False))
+        scales = noise_scales(model, batches(some, 64, bucket=True), seed=config.seed)
         initial = {f"{name}.noise_scale": scale for name, scale in scales.items()}
         return SecondStep(config.train, initial)
 
@@ -81,14 +83,15 @@ def noise_scales(
         x, mask = args[0], args[1] if len(args) > 1 else kwargs.get("mask")
         generator = torch.Generator().manual_seed(seed)
         drawn = layer(x, mask, num_samples=SAMPLES, generator=generator)
-        real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+        real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
         variance = drawn.var(dim=0)[real]
         sums[layer] = sums.get(layer, 0) + variance.sum(dim=0)
         counts[layer] += len(variance)
 
     handles = [layer.register_forward_hook(watch, with_kwargs=True) for layer in layers]
+    device = layers[0].v_mean.device
     for inputs, _, _ in batches:
-        call(model.eval(), inputs)
+        call(model.eval(), to_device(inputs, device))
     for handle in handles:
         handle.remove()
     names = {module: name for name, module in model.named_modules()}

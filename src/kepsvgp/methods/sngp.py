@@ -17,6 +17,7 @@ from torch import nn
 
 from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, Examples
+from kepsvgp.inference.calls import to_device
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.methods.pooled import pooled
@@ -71,6 +72,8 @@ class SNGP(Method):
 
         def fit(model: Classifier, batches: Callable[[Examples], Iterable[Any]]) -> None:
             assert isinstance(model.head, RandomFeatureGP)
-            model.head.fit(pooled(model, inputs)[0] for inputs, _, _ in batches(benchmark.train))
+            device = model.head.weight.device
+            given = (to_device(inputs, device) for inputs, _, _ in batches(benchmark.train))
+            model.head.fit(pooled(model, inputs)[0] for inputs in given)
 
         return train_then(fit, config, benchmark, out, **options)

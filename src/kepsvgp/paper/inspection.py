@@ -71,7 +71,9 @@ def measure_activity(model: nn.Module, benchmark: Benchmark) -> dict[str, Activi
     if not any(isinstance(module, KEPAttention) for module in model.modules()):
         return {}
     some = benchmark.val.subset(torch.arange(min(ACTIVITY_EXAMPLES, len(benchmark.val))))
-    return activity(model, batches(some, 64, bucket=True), num_train=len(benchmark.train))
+    device = next(model.parameters()).device
+    loader = batches(some, 64, bucket=True)
+    return activity(model, loader, num_train=len(benchmark.train), device=device)
 
 
 def _with_activity(layer: LayerReport, found: Activity | None) -> LayerReport:
