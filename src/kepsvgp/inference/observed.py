@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import PenalisedLayer
 from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
 from kepsvgp.inference.mode import is_bound
-from kepsvgp.metrics.ood import energy_score
 
 
 class Observed(NamedTuple):
@@ -56,8 +55,9 @@ def observed(
     if not seen:
         return Observed(logits)
     parts = _of_examples(seen, logits)
-    energy = energy_score(logits.float()).unsqueeze(-1)
-    return Observed(logits, torch.cat([parts, energy], dim=-1), novelty)
+    # as `metrics.energy_score`, which brings all to a CPU
+    energy = -logits.detach().float().logsumexp(dim=-1).mean(dim=0)
+    return Observed(logits, torch.cat([parts, energy.unsqueeze(-1)], dim=-1), novelty)
 
 
 def _of_examples(
