@@ -83,8 +83,8 @@ def noise_scales(
         x, mask = args[0], args[1] if len(args) > 1 else kwargs.get("mask")
         generator = torch.Generator().manual_seed(seed)
         drawn = layer(x, mask, num_samples=SAMPLES, generator=generator)
-        real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
-        variance = drawn.var(dim=0)[real]
+        variance = drawn.var(dim=0)
+        variance = variance.flatten(0, 1) if mask is None else variance[mask]
         sums[layer] = sums.get(layer, 0) + variance.sum(dim=0)
         counts[layer] += len(variance)
 
