@@ -13,6 +13,7 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.files import CheckedFolder, read_json, write_json
 from kepsvgp.inference.prediction import Average, Prediction
+from kepsvgp.maths.ksvd import in_float64
 from kepsvgp.metrics.selective import smallest_risk, threshold_for_risk
 
 FILE = "abstainer.json"
@@ -119,7 +120,7 @@ class Abstainer:
         and for their draws: other functions err elsewhere.
         """
         self._check_draws(prediction)
-        return ~(prediction.confidence.double() >= self.threshold)
+        return ~(in_float64(prediction.confidence) >= self.threshold)
 
     def foreign(self, prediction: Prediction) -> Bool[Tensor, " example"]:
         """True where the input is unlike those of the calibration."""
@@ -235,7 +236,7 @@ def _novelty(prediction: Prediction) -> Float[Tensor, " example"]:
             "prediction must have its novelty, to tell what is foreign; it has none. Show the "
             "model its training inputs with fit_novelty, and predict again."
         )
-    return prediction.novelty.double()
+    return in_float64(prediction.novelty)
 
 
 def _familiar(

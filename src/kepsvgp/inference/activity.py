@@ -16,6 +16,7 @@ from kepsvgp.inference.linear import Linearised, gaussian_logits, kep_layers, la
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.maths import gauss_newton, svgp
+from kepsvgp.maths.ksvd import in_float64
 
 Word = Literal["active", "silent", "collapsed", "prior noise"]
 
@@ -98,8 +99,8 @@ class _Sums:
         eye = torch.eye(jacobian.shape[-1]).expand(*jacobian.shape[2:4], -1, -1)
         self.posterior += _epistemic(found, factor)
         self.prior += _epistemic(found, eye.to(jacobian))
-        blocks = jacobian.double().flatten(2, 3)
-        self.matrix = self.matrix + gauss_newton.matrix(blocks, found.logits.double())
+        blocks = in_float64(jacobian).flatten(2, 3)
+        self.matrix = self.matrix + gauss_newton.matrix(blocks, in_float64(found.logits))
         self.count += len(found.logits)
 
 

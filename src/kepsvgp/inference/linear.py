@@ -15,6 +15,7 @@ from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.maths import gauss_newton, svgp
+from kepsvgp.maths.ksvd import in_float64
 
 
 class Linearised(NamedTuple):
@@ -65,11 +66,11 @@ def gaussian_logits(
     f ~ N(f(m), J L Lᵀ Jᵀ) needs a factor of a matrix as large as there are classes, and no
     further pass of the model.
     """
-    logits = found.logits.double()
+    logits = in_float64(found.logits)
     covariance = torch.zeros(*logits.shape, logits.shape[-1], dtype=torch.float64)
     for jacobian, factor in zip(found.jacobians.values(), factors, strict=True):
-        blocks = factor.flatten(0, -3).double()
-        shaped = jacobian.double().reshape(*jacobian.shape[:2], *blocks.shape[:2])
+        blocks = in_float64(factor.flatten(0, -3))
+        shaped = in_float64(jacobian).reshape(*jacobian.shape[:2], *blocks.shape[:2])
         covariance = covariance.to(logits.device) + gauss_newton.logit_covariance(shaped, blocks)
     # logits that cannot vary, such as those of equal classes, leave it singular
     values, vectors = torch.linalg.eigh(covariance)
@@ -95,7 +96,7 @@ def predict_linear(model: nn.Module, inputs: Any) -> Prediction:
     layers = kep_layers(model)
     factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
     found = linearise(frozen(model), inputs)
-    logits = gaussian_logits(found, factors).to(found.logits.dtype)
+    logits = gaussian_logits(found, factors).to(found.logits)
     return replace(Prediction.from_logits(logits), num_samples=None)
 
 

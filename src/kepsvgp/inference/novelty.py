@@ -67,7 +67,7 @@ def fit_novelty(
                 kept, stride = kept[::2], 2 * stride
         if moments is None:
             raise UserError("batches must hold at least one example; got none.")
-        layer.novelty = Novelty.from_moments(*moments)
+        layer.novelty = Novelty.from_moments(*moments).to(next(layer.parameters()).device)
         held_out = kept if calibration is None else _inputs(calibration, device)
         parts = torch.cat([_parts(model, inputs, num_samples, seed) for inputs in held_out])
         layer.novelty = _standardised(layer.novelty, parts, calibrate=calibration is not None)

@@ -21,6 +21,7 @@ from kepsvgp.inference.linear import kep_layers, labelled, linearise
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import predict
 from kepsvgp.maths import gauss_newton, svgp
+from kepsvgp.maths.ksvd import in_float64
 
 Structure = Literal["value", "head", "layer"]
 
@@ -173,8 +174,9 @@ def _matrices(
     sums: list[list[Tensor]] = []
     for inputs, labels in labelled(batches, device):
         found = linearise(copy, inputs)
-        logits = found.logits.double()
-        blocks = [_blocks(each.double(), structure) for each in found.jacobians.values()]
+        logits = in_float64(found.logits)
+        labels = labels.to(logits.device)
+        blocks = [_blocks(in_float64(each), structure) for each in found.jacobians.values()]
         new = [
             [gauss_newton.matrix(each, logits) for each in blocks],
             [gauss_newton.likelihood_gradient(each, logits, labels) for each in blocks],
@@ -199,7 +201,7 @@ def _blocks(
 def _by_evidence(layers: Sequence[KEPAttention], found: _Matrices) -> float:
     """The precision of the largest evidence of the model linearised around its means."""
     means = [
-        layer.v_mean.detach().double().mT.reshape(gradient.shape)
+        in_float64(layer.v_mean.detach()).mT.reshape(gradient.shape)
         for layer, gradient in zip(layers, found.gradients, strict=True)
     ]
 

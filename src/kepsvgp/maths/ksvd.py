@@ -23,6 +23,8 @@ from torch import Tensor
 EPSILON = 1e-24
 # The largest float16 is 65504: 1 / ‖0‖ must stay below it, with room for gradients.
 EPSILON_FLOAT16 = 2.0**-26
+# kinds of devices that compute in single precision at most
+WITHOUT_FLOAT64 = ("mps",)
 
 
 def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
@@ -34,6 +36,11 @@ def inverse_norm(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape"]:
 def at_least_float32(t: Tensor) -> Tensor:
     """`t` itself, or its float32 copy where it is of a narrower type."""
     return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def in_float64(t: Tensor) -> Tensor:
+    """`t` in double precision, on a CPU where its own device has none."""
+    return (t.cpu() if t.device.type in WITHOUT_FLOAT64 else t).double()
 
 
 def features(t: Float[Tensor, "*shape feature"]) -> Float[Tensor, "*shape feature"]:

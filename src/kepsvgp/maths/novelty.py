@@ -22,6 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from kepsvgp.maths.ksvd import in_float64
+
 
 class Moments(NamedTuple):
     """Sums over tokens, in float64, from which means and second moments follow."""
@@ -55,8 +57,9 @@ def moments(
     features: Float[Tensor, "*shape token feature"], is_real: Bool[Tensor, " token"] | None = None
 ) -> Moments:
     """The sums over one batch of tokens, padding left out."""
-    features = features.double()
+    features = in_float64(features)
     if is_real is not None:
+        is_real = is_real.to(features.device)
         features = features * is_real.unsqueeze(-1)
         count = is_real.sum()
     else:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kepsvgp.attention.base import PenalisedLayer, Penalties, draws_of
+from kepsvgp.maths.ksvd import in_float64
 from kepsvgp.maths.svgp import standard_normal
 
 
@@ -97,15 +98,16 @@ class RandomFeatureGP(PenalisedLayer):
     def fit(self, batches: Iterable[Float[Tensor, "example dim"]]) -> None:
         """Computes the posterior's precision from the pooled features of all training data."""
         num_features, num_classes = self.weight.shape
-        eye = torch.eye(num_features, dtype=torch.float64, device=self.weight.device)
+        weight = in_float64(self.weight)
+        eye = torch.eye(num_features, dtype=weight.dtype, device=weight.device)
         precision = eye.repeat(num_classes, 1, 1)
         for pooled in batches:
-            phi = self.features(pooled).double()
-            p = (phi @ self.weight.double()).softmax(dim=-1)
+            phi = in_float64(self.features(pooled))
+            p = (phi @ weight).softmax(dim=-1)
             # Σ_i p_ik (1 − p_ik) φ_i φ_iᵀ
             for k, variance in enumerate((p * (1 - p)).mT):
                 precision[k] += (phi.mT * variance) @ phi
-        self.precision_tril = torch.linalg.cholesky(precision).to(self.weight.dtype)
+        self.precision_tril = torch.linalg.cholesky(precision).to(self.weight)
 
     def penalties(self) -> Penalties:
         """½ ‖β‖², the negative logarithm of the prior, in the place of a KL."""
