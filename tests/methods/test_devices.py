@@ -16,14 +16,19 @@ from torch.utils._pytree import tree_leaves
 
 from kepsvgp.attention.base import fixed_draws
 from kepsvgp.config.plugins import TRAINED
-from kepsvgp.config.sections import ModelConfig
+from kepsvgp.config.sections import DataConfig, ModelConfig
+from kepsvgp.data import load_benchmark
 from kepsvgp.inference.calls import call, sampled_logits, to_device
+from kepsvgp.inference.novelty import fit_novelty
+from kepsvgp.inference.posterior import fit_posterior
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.methods import mc_dropout
+from kepsvgp.methods.matched_noise import noise_scales
+from kepsvgp.methods.pooled import pooled
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.ops import noise
-from kepsvgp.paper.inspection import inspect_model
-from kepsvgp.training.objective import loss
+from kepsvgp.paper.inspection import inspect_model, measure_activity
+from kepsvgp.training.objective import objective
 
 META = torch.device("meta")
 SHAPES = {"images": IMAGES, "texts": TEXTS}
@@ -36,20 +41,41 @@ KEP = {
     "program": {"projection": "landmark", "start": "program", "num_landmarks": "distinct"},
 }
 MOVES = ("_to_copy", "copy_")
-# SGPA asks whether a factorisation failed
 QUESTION = torch.ops.aten._local_scalar_dense.default
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses operations on tensors of several devices; single numbers of a CPU are no tensors."""
+    """Refuses operations on tensors of several devices; single numbers of a CPU are no tensors.
+
+    A question for a value, which a device would have to be waited for, has no answer on `meta`
+    but a given one.
+    """
+
+    def __init__(self, answer: int | None = None) -> None:
+        super().__init__()
+        self.answer = answer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         devices = {t.device.type for t in given if t.ndim > 0 or not t.is_cpu}
         assert len(devices) < 2 or func.overloadpacket.__name__ in MOVES, f"{func} mixes {devices}"
-        if func is QUESTION and META in {t.device for t in given}:
-            return 0
+        is_asked = func is QUESTION and META in {t.device for t in given}
+        if is_asked and self.answer is not None:
+            return self.answer
         return func(*args, **(kwargs or {}))
+
+
+class WithoutFloat64(OneDevice):
+    """Makes `meta` a device that has no double precision; what is copied from it is zero."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        where = (kwargs or {}).get("device")
+        if func is torch.ops.aten._to_copy.default and where == torch.device("cpu"):
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        found = super().__torch_dispatch__(func, types, args, kwargs)
+        made = [t for t in tree_leaves(found) if isinstance(t, Tensor) and t.device == META]
+        assert all(t.dtype != torch.float64 for t in made), f"{func} makes float64"
+        return found
 
 
 def made(shape: Any, method: str, **kep: Any) -> tuple[Classifier, Any, Tensor]:
@@ -59,11 +85,15 @@ def made(shape: Any, method: str, **kep: Any) -> tuple[Classifier, Any, Tensor]:
     return model, to_device(inputs, META), labels.to(META)
 
 
-def train_and_predict(model: Classifier, inputs: Any, labels: Tensor) -> None:
+def train_and_predict(
+    model: Classifier, inputs: Any, labels: Tensor, answer: int | None = None
+) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     random = torch.Generator().manual_seed(0)
-    with OneDevice():
-        loss(call(model.train(), inputs), labels, model, num_train=7).total.backward()
+    with OneDevice(answer):
+        output = call(model.train(), inputs)
+        terms = objective(output, labels, model, num_train=7, ksvd_weight=1.0, kl_weight=1.0)
+        terms.total.backward()
         optimizer.step()
         model.eval()
         with torch.no_grad():
@@ -82,7 +112,8 @@ def train_and_predict(model: Classifier, inputs: Any, labels: Tensor) -> None:
 def test_method_stays_on_its_device(method: str, shape: Any) -> None:
     if method == "svdkl":
         pytest.skip("GPyTorch picks entries by their values, which meta has none of")
-    train_and_predict(*made(shape, method))
+    # SGPA asks whether a factorisation failed
+    train_and_predict(*made(shape, method), answer=0 if method == "sgpa" else None)
 
 
 @pytest.mark.parametrize("kep", KEP.values(), ids=KEP)
@@ -95,6 +126,36 @@ def test_layer_stays_on_its_device_in_each_of_its_ways(kep: dict[str, Any]) -> N
 def test_mix_of_devices_is_noticed() -> None:
     with OneDevice(), pytest.raises(AssertionError, match="mixes"):
         torch.ones(2, 2) @ torch.ones(2, 2, device=META)
+
+
+@pytest.mark.parametrize("mode", [OneDevice, WithoutFloat64])
+def test_last_passes_stay_on_the_device_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, mode: type[OneDevice]
+) -> None:
+    kinds = ("meta",) if mode is WithoutFloat64 else ()
+    monkeypatch.setattr("kepsvgp.maths.ksvd.WITHOUT_FLOAT64", kinds)
+    model, _, _ = made(IMAGES, "kep")
+    network, inputs, _ = made(IMAGES, "sngp")
+
+    with mode(answer=1):
+        fit_posterior(model, make_batches(IMAGES, 5), prior_precision=2.0, device=META)
+        fit_novelty(model, make_batches(IMAGES, 5), num_samples=2, device=META)
+        scales = noise_scales(model, make_batches(IMAGES, 5))
+        network.head.fit([pooled(network, inputs)[0]])
+
+    state = {**model.state_dict(), **network.state_dict(), **scales}
+    assert {tensor.device for tensor in state.values()} == {META}
+    assert "novelty.scale" in " ".join(state)
+
+
+def test_activity_is_measured_on_the_device_of_the_model() -> None:
+    benchmark = load_benchmark(DataConfig(train_limit=20, val_limit=10, corruptions="none"))
+    model, _, _ = made(IMAGES, "kep")
+
+    with OneDevice(answer=1):
+        found = measure_activity(model, benchmark)
+
+    assert list(found) == ["blocks.1.attention"]
 
 
 @pytest.fixture
