@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from kepsvgp.attention import KEPAttention
+from kepsvgp.config.file import load_config
+from kepsvgp.config.plugins import find_method
 from kepsvgp.maths import svgp
 
 
@@ -20,15 +22,12 @@ def load(path: Path) -> dict[str, Tensor]:
 def layer_of(golden: dict[str, Tensor], merge: str) -> KEPAttention:
     _, num_tokens, dim = golden["x"].shape
     num_heads, num_landmarks, rank = golden["w_e"].shape
-    layer = KEPAttention(
-        dim,
-        num_heads,
-        rank=rank,
-        merge=merge,
-        num_tokens=num_tokens,
-        projection="landmark",
-        num_landmarks=num_landmarks,
-    ).double()
+    shape = [f"model.dim={dim}", f"model.num_heads={num_heads}", f"model.kep.rank={rank}"]
+    kind = [f"model.kep.merge={merge}", f"model.kep.num_landmarks={num_landmarks}"]
+    config = load_config("digits", ["method=kep", *shape, *kind], variant="program").model
+    layer = find_method("kep").attention(config, num_tokens if merge == "concat" else None)
+    assert isinstance(layer, KEPAttention)
+    layer.double()
     named = {
         "to_qk.weight": "qk_weight",
         "w_e": "w_e",
