@@ -95,7 +95,7 @@ class RandomFeatureGP(PenalisedLayer):
         return self.precision_tril.numel() > 0
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Float[Tensor, "example dim"]]) -> None:
+    def fit(self, batches: Iterable[Float[Tensor, "_ dim"]]) -> None:
         """Computes the posterior's precision from the pooled features of all training data."""
         num_features, num_classes = self.weight.shape
         weight = in_float64(self.weight)
