@@ -12,7 +12,7 @@ from kepsvgp.config.file import load_config
 from kepsvgp.inference.calls import call
 from kepsvgp.inference.prediction import predict
 from kepsvgp.models import ImageShape, TextShape, build_model
-from kepsvgp.training.objective import loss
+from kepsvgp.training.objective import objective
 
 NUM_SAMPLES = 10
 VOCABULARY = 30_000
@@ -86,7 +86,14 @@ def train_steps(model: nn.Module, some: Sequence[tuple[Any, Tensor]]) -> Callabl
     def run() -> None:
         for inputs, labels in some:
             optimizer.zero_grad(set_to_none=True)
-            terms = loss(call(model, inputs), labels, model, num_train=50_000, ksvd_weight=10.0)
+            terms = objective(
+                call(model, inputs),
+                labels,
+                model,
+                num_train=50_000,
+                ksvd_weight=10.0,
+                kl_weight=1.0,
+            )
             terms.total.backward()
             optimizer.step()
 
