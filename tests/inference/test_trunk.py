@@ -71,6 +71,50 @@ def test_first_token_alone_is_carried_through_the_samples_where_no_other_is_read
     assert_close(found, plain_loop(model, batch, 5), rtol=1e-4, atol=1e-5)
 
 
+class Encoder(nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x)[:, 0])
+
+
+@pytest.mark.parametrize("is_linear", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_encoders_of_torch_draw_in_every_sample(batch_first, is_linear, monkeypatch) -> None:
+    """Fused code would leave the draws out; of one sequence, token first, each is an example."""
+    model, x = Encoder(batch_first).eval(), torch.randn(5, 3 if batch_first else 1, 8)
+    families.spread(convert(model))
+    monkeypatch.setattr(Pair, "is_linear", is_linear)
+
+    found = predicted(model, x, 4)
+
+    monkeypatch.setattr("kepsvgp.inference.calls.with_remembered_trunk", lambda model: model)
+    assert found is not None
+    assert found.std(dim=0).min() > 0.01
+    assert_close(found, predicted(model, x, 4), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["hook", "forward"])
+def test_what_was_changed_in_the_last_block_stays(how: str) -> None:
+    model, batch = families.loud("bert")
+    families.spread(convert(model))
+    block = model.bert.encoder.layer[-1]
+    if how == "hook":
+        block.attention.self.register_forward_hook(lambda _, args, out: (2 * out[0], *out[1:]))
+    else:
+        before = block.forward
+        block.forward = lambda *args, **kwargs: before(*args, **kwargs) * torch.linspace(0, 1, 12)
+
+    found = predicted(model, batch, 4)
+
+    assert_close(found, plain_loop(model, batch, 4), rtol=1e-4, atol=1e-5)
+
+
 def test_layers_before_the_first_stochastic_one_run_once() -> None:
     model, batch = families.make("bert")
     convert(model, [1], rank=3)

@@ -63,8 +63,11 @@ class Sampled:
         # what the module around the draws was given and said without them, in the last whole pass
         self._kept: list[tuple[Any, Any, Any]] = []
         self._added: Any = layer
-        can_add = getattr(layer, "can_add_first", False)
-        self._can_shorten = can_add and _is_in_last_block(model, path)
+        self._can_shorten = (
+            getattr(layer, "can_add_first", False)
+            and _is_in_last_block(model, path)
+            and _has_only_its_hook(model.get_submodule(".".join(path[:-1])))
+        )
         self._model = _copy_along(model, path, self._sample, self._around)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +93,8 @@ class Sampled:
 
     def _around(self, block: nn.Module, path: list[str]) -> nn.Module:
         """The block with the draws, as a copy that can be called for its first token alone."""
-        if not self._can_shorten:
+        # a forward of its own may call anything
+        if not self._can_shorten or "forward" in vars(block):
             return block
         *outer, last, _ = path
         copy = inner = _shallow_copy(block)
@@ -115,16 +119,24 @@ class Sampled:
         """The module around the draws, which keeps what it says without them."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            is_short = self._short is not None
+            return self._kept[0][-1] if is_short else module.forward(*args, **kwargs)
+
+        def add(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
             if self._short is not None:
                 return self._added.add_first(module, *self._kept[0], self._short)
-            output = module.forward(*args, **kwargs)
             self._kept.append((args, kwargs, output))
             return self._added.add(module, args, kwargs, output)
 
         copy = _shallow_copy(module, forward)
-        # its hook adds the draw, as is done here
-        copy._forward_hooks = OrderedDict()
+        # in the place of the hook that adds the draw: without any, torch would call fused code
+        copy._forward_hooks = OrderedDict.fromkeys(module._forward_hooks, add)
         return copy
+
+
+def _has_only_its_hook(attention: nn.Module) -> bool:
+    """Whether nothing but the draw changes what a module says, its batch along the first axis."""
+    return len(attention._forward_hooks) == 1 and getattr(attention, "batch_first", True)
 
 
 def _is_in_last_block(model: nn.Module, path: list[str]) -> bool:
