@@ -99,6 +99,27 @@ def test_encoders_of_torch_draw_in_every_sample(batch_first, is_linear, monkeypa
     assert_close(found, predicted(model, x, 4), rtol=1e-4, atol=1e-4)
 
 
+def test_mean_that_draws_nothing_proves_no_shortcut(monkeypatch) -> None:
+    """A model that reads of other tokens what is drawn there alone."""
+    model, batch = families.loud("bert")
+    families.spread(convert(model))
+    at_mean = model.bert(**batch).last_hidden_state.detach()
+
+    def read_draws(module: nn.Module, args: Any, output: Any) -> Any:
+        hidden = output.last_hidden_state
+        drawn = (hidden - at_mean.repeat(len(hidden) // 4, 1, 1)[:, : hidden.shape[1]])[:, 1:]
+        output.pooler_output = output.pooler_output + drawn.sum(dim=1)
+        return output
+
+    model.bert.register_forward_hook(read_draws)
+    monkeypatch.setattr(Pair, "is_linear", True)
+
+    found = predicted(model, batch, 4)
+
+    monkeypatch.setattr("kepsvgp.inference.calls.with_remembered_trunk", lambda model: model)
+    assert_close(found, predicted(model, batch, 4), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("how", ["hook", "forward"])
 def test_what_was_changed_in_the_last_block_stays(how: str) -> None:
     model, batch = families.loud("bert")

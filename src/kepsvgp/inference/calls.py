@@ -88,7 +88,7 @@ def logits_with_draws(
         return _with_draws(model, inputs, draws)
     near = {layer: _near_mean(layer, v, step) for layer, v in draws.items()}
     found = _with_draws(model, inputs, near)
-    return found[:1] + (found[1:] - found[:1]) / step
+    return found[-1:] + (found[:-1] - found[-1:]) / step
 
 
 def _step(model: nn.Module) -> float | None:
@@ -102,9 +102,13 @@ def _step(model: nn.Module) -> float | None:
 
 
 def _near_mean(layer: Any, v: Tensor, step: float) -> Tensor:
-    """The mean, and a step from there towards every draw."""
+    """A step from the mean towards every draw, and the mean.
+
+    It comes last: a mean of zero draws nothing, and the first sample is what shortcuts are
+    tried on.
+    """
     mean = layer.v_mean.detach().to(v)
-    return torch.cat([mean.unsqueeze(0), mean + step * (v - mean)])
+    return torch.cat([mean + step * (v - mean), mean.unsqueeze(0)])
 
 
 def _with_draws(
