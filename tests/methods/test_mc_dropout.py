@@ -1,5 +1,6 @@
 from typing import Any
 
+import families
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +8,7 @@ from methods.cases import CONFIG, IMAGES, TEXTS, make_batches, make_model
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from kepsvgp import convert, predict
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
 from kepsvgp.attention.base import fixed_draws, use_draws
 from kepsvgp.errors import UserError
@@ -207,6 +209,23 @@ def test_each_sample_of_a_foreign_model_has_its_own_draw() -> None:
                 with one, use_draws({model.attention: u[sample : sample + 1]}):
                     assert_close(model(x), sampled[sample])
     assert not torch.equal(sampled[0], sampled[1])
+
+
+def test_draws_of_a_converted_model_are_those_of_its_prediction() -> None:
+    """Taken for linear in them, as by `predict`, and with the masks of the sample all along."""
+    model, batch = families.loud("bert")
+    families.spread(convert(model))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 1e-9
+    method, seeds = mc_dropout.fit(model), noise.draw_seeds(3)
+
+    with torch.no_grad():
+        found = method._sampled_logits(batch, seeds, torch.Generator().manual_seed(0))
+
+    generator = torch.Generator().manual_seed(0)
+    expected = predict(model, batch, num_samples=3, generator=generator, keep_logits=True)
+    assert_close(found, expected.logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,17 +79,29 @@ def sampled_logits(
 def logits_with_draws(
     model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor]
 ) -> Float[Tensor, "sample example class"]:
-    """Logits of every sample, from the draws of every stochastic layer.
+    """Logits of every sample, from the draws of every stochastic layer."""
+    return linear_in_draws(model, draws, partial(_with_draws, model, inputs))
 
-    Layers that are linear stand for f(m) + J (v − m), the model for which their posterior was
-    fitted: J (v − m) is the difference that a small step from the mean m towards v makes.
+
+def linear_in_draws(
+    model: nn.Module,
+    draws: Mapping[nn.Module, Tensor],
+    logits: Callable[[Mapping[nn.Module, Tensor]], Float[Tensor, "sample example class"]],
+    means: int = 1,
+) -> Float[Tensor, "sample example class"]:
+    """What `logits` makes of draws, linear in those of layers that are.
+
+    They stand for f(m) + J (v − m), the model for which their posterior was fitted: J (v − m) is
+    the difference that a small step from the mean m towards v makes. After these steps `logits`
+    is given m itself, once or, where f differs from sample to sample, as often as there are.
     """
-    step = _step(model) if all(getattr(layer, "is_linear", False) for layer in draws) else None
+    are_linear = draws and all(getattr(layer, "is_linear", False) for layer in draws)
+    step = _step(model) if are_linear else None
     if step is None:
-        return _with_draws(model, inputs, draws)
-    near = {layer: _near_mean(layer, v, step) for layer, v in draws.items()}
-    found = _with_draws(model, inputs, near)
-    return found[-1:] + (found[:-1] - found[-1:]) / step
+        return logits(draws)
+    found = logits({layer: _near_mean(layer, v, step, means) for layer, v in draws.items()})
+    at_mean = found[-means:]
+    return at_mean + (found[:-means] - at_mean) / step
 
 
 def _step(model: nn.Module) -> float | None:
@@ -101,14 +114,14 @@ def _step(model: nn.Module) -> float | None:
     return max(step for step in steps if step is not None)
 
 
-def _near_mean(layer: Any, v: Tensor, step: float) -> Tensor:
+def _near_mean(layer: Any, v: Tensor, step: float, means: int) -> Tensor:
     """A step from the mean towards every draw, and the mean.
 
     It comes last: a mean of zero draws nothing, and the first sample is what shortcuts are
     tried on.
     """
     mean = layer.v_mean.detach().to(v)
-    return torch.cat([mean + step * (v - mean), mean.unsqueeze(0)])
+    return torch.cat([mean + step * (v - mean), mean.expand(means, *mean.shape)])
 
 
 def _with_draws(

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from kepsvgp.attention.base import (
 from kepsvgp.attention.softmax import SoftmaxAttention
 from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
-from kepsvgp.inference.calls import call
+from kepsvgp.inference.calls import call, linear_in_draws
 from kepsvgp.inference.mode import own_copy
 from kepsvgp.inference.prediction import Prediction, with_novelty
 from kepsvgp.methods.post_hoc import PostHoc, Trained
@@ -71,14 +72,23 @@ class MCDropout:
     ) -> Float[Tensor, "sample batch class"]:
         # layers that draw, such as KEP's, draw as many samples
         with fixed_draws(self.model, len(seeds), generator=generator) as draws:
-            # our own models broadcast over a sample axis; others are called once a sample
-            if isinstance(self.model, Classifier):
-                sampling = SharedDropout(seeds, folded=False)
-                with _attention_dropout(self.model, sampling), sampling:
-                    return call(self.model, inputs, num_samples=len(seeds))
-            return torch.stack(
-                [self._one(inputs, seeds[i : i + 1], draws, i) for i in range(len(seeds))]
+            # masks of a sample are those of its mean too
+            return linear_in_draws(
+                self.model, draws, partial(self._with_draws, inputs, seeds), means=len(seeds)
             )
+
+    def _with_draws(
+        self, inputs: Any, seeds: Int[Tensor, " sample"], draws: Mapping[nn.Module, Tensor]
+    ) -> Float[Tensor, "draw batch class"]:
+        """Logits of every draw, with the masks of the seeds in turn."""
+        count = len(next(iter(draws.values()), seeds))
+        seeds = seeds.repeat(count // len(seeds))
+        # our own models broadcast over a sample axis; others are called once a sample
+        if isinstance(self.model, Classifier):
+            sampling = SharedDropout(seeds, folded=False)
+            with _attention_dropout(self.model, sampling), sampling, use_draws(draws):
+                return call(self.model, inputs, num_samples=count)
+        return torch.stack([self._one(inputs, seeds[i : i + 1], draws, i) for i in range(count)])
 
     def _one(
         self, inputs: Any, seed: Int[Tensor, "1"], draws: Mapping[nn.Module, Tensor], sample: int
