@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from kepsvgp import Prediction, convert, fit_novelty, load_pretrained, predict, save_pretrained
-from kepsvgp.attention.novelty import ObservedAttention, last_attention
+from kepsvgp.attention.novelty import Novelty, ObservedAttention, last_attention
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
+from kepsvgp.inference.abstention import Abstainer
+from kepsvgp.inference.novelty import _standardised, gives_scale
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.methods.kep import KepConfig
 from kepsvgp.models import TextShape, build_model
@@ -248,3 +250,21 @@ def test_predictions_keep_their_novelty(tmp_path: Path) -> None:
     assert_close(loaded.novelty_p, both.novelty_p)
     replace(both, novelty=None, novelty_p=None).save(tmp_path / "q")
     assert Prediction.load(tmp_path / "q").novelty is None
+
+
+def test_false_alarms_are_promised_on_inputs_that_gave_no_scale() -> None:
+    generator = torch.Generator().manual_seed(0)
+    empty = Novelty(center=torch.zeros(3), scale=torch.ones(3), calibration=torch.zeros(0))
+    rates: dict[bool, list[Tensor]] = {False: [], True: []}
+    for _ in range(400):
+        parts = torch.randn(40 + 500, 3, generator=generator).exp()
+        novelty = _standardised(empty, parts[:40], calibrate=True)
+        scores = novelty.score(parts)
+        probs = torch.full((len(parts), 2), 0.5)
+        prediction = replace(Prediction(probs, probs[:, 0]), novelty=scores)
+        for others, rows in ((True, (~gives_scale(40)).argwhere().flatten()), (False, slice(40))):
+            rule = Abstainer.fit(prediction[rows], max_risk=None, max_false_alarm=0.1)
+            rates[others].append(rule.foreign(prediction[40:]).float().mean())
+
+    found = {others: torch.stack(each).mean().item() for others, each in rates.items()}
+    assert found[True] < 0.106 < found[False], found

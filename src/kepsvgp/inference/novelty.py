@@ -10,7 +10,7 @@ from operator import add
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
@@ -76,6 +76,14 @@ def fit_novelty(
         raise
 
 
+def gives_scale(count: int) -> Bool[Tensor, " example"]:
+    """Which of the calibration inputs give the scale of the score's parts.
+
+    To the score they are not as new ones: what is promised about it is promised on the others.
+    """
+    return torch.arange(count) % 4 == 0
+
+
 def _inputs(batches: Iterable[Any], device: torch.device | None) -> Iterator[Any]:
     for batch in batches:
         inputs = batch[0] if isinstance(batch, tuple | list) else batch
@@ -115,7 +123,7 @@ def _standardised(
             f"calibration must hold at least {FEWEST} examples; got {len(parts)}. Give more, or "
             "leave it out and do without p-values."
         )
-    chosen = torch.arange(len(parts), device=parts.device) % 4 == 0
+    chosen = gives_scale(len(parts)).to(parts.device)
     reference = parts[chosen] if calibrate else parts
     # a part that never varies tells nothing
     scale = reference.std(dim=0, correction=0)

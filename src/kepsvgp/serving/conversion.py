@@ -2,7 +2,8 @@
 
 The data are best ones that the model was not trained on. They are divided at random: two fifths
 fit the posterior and show what is familiar, and a fifth each chooses the prior precision,
-calibrates, and tests.
+calibrates, and tests. A promise about what is foreign is made on three quarters of those that
+calibrate: the others give novelty its scale.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from kepsvgp.conversion import convert, save_pretrained
 from kepsvgp.conversion.build import from_folder
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
-from kepsvgp.inference.novelty import fit_novelty
+from kepsvgp.inference.novelty import fit_novelty, gives_scale
 from kepsvgp.inference.posterior import PosteriorFit, fit_posterior
 from kepsvgp.serving.saved import SavedModel, saved_model
 from kepsvgp.serving.tested import Labelled, Tested, predict_labelled, read_labelled
@@ -78,6 +79,8 @@ def convert_folder(
     )
     rule = None
     if max_risk is not None or max_false_alarm is not None:
+        if max_false_alarm is not None:
+            calibration = calibration.part((~gives_scale(fifth)).argwhere().flatten())
         answered = predict_labelled(saved, calibration).prediction
         rule = Abstainer.fit(
             answered, max_risk=max_risk, confidence=confidence, max_false_alarm=max_false_alarm
