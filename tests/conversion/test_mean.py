@@ -273,4 +273,32 @@ def test_real_tokens_are_those_that_see_themselves(causal: bool, kind: str) -> N
         mask = mask + 3 * torch.randn(3, 2, 4, 4)
 
     assert torch.equal(real_tokens(mask, x), real)
+    assert torch.equal(real_tokens(mask[:, 0], x), real)
     assert real_tokens(torch.zeros(6, 4, 4), x) is None
+
+
+class Causal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
+        maps = (self.q(x), self.k(x), self.v(x))
+        return nn.functional.scaled_dot_product_attention(*maps, attn_mask=attn_mask)
+
+
+class CausalModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Causal()
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return self.attention(x, mask).mean(dim=1)
+
+
+def test_mask_of_pairs_hides_nothing_from_as_many_sequences_as_tokens() -> None:
+    model, x = families.spread(convert(CausalModel().eval(), ["attention"])), torch.randn(4, 4, 8)
+
+    assert_close(answers(model, x), torch.cat([answers(model, each) for each in x.split(2)]))

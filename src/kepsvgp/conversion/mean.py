@@ -199,7 +199,11 @@ def _sequences(
     if masked is not None:
         return x, ~masked
     named = (given.get(name) for name in ("attention_mask", "mask", "attn_mask"))
-    return x, real_tokens(next((each for each in named if each is not None), None), x)
+    mask = next((each for each in named if each is not None), None)
+    if isinstance(mask, Tensor) and mask is given.get("attn_mask"):
+        # by torch's convention of pairs, also where there are as many sequences as tokens
+        mask = mask.unsqueeze(0) if mask.shape == (x.shape[1], x.shape[1]) else mask
+    return x, real_tokens(mask, x)
 
 
 def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, "..."] | None:
@@ -222,6 +226,8 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
         # a float may hide tokens by large negative numbers, or keep them by ones
         is_added = (mask < 0).any() | (mask == 0).all()
         return torch.where(is_added, ~_hidden_if_float(mask), mask != 0)
+    if mask.ndim == 3 and mask.shape[0] in (1, batch):
+        mask = mask.unsqueeze(1)
     if mask.ndim == 4 and mask.shape[-1] >= count and mask.shape[-2] in (1, count):
         rows = mask[:, 0, :, -count:]
         own = rows.diagonal(dim1=-2, dim2=-1) if rows.shape[1] == count else rows[:, 0]
