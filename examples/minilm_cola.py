@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from kepsvgp import Prediction, convert, loss
+from kepsvgp import Prediction, convert
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.conversion import parameter_groups
 from kepsvgp.data import Benchmark, batches, load_benchmark
@@ -28,6 +28,7 @@ from kepsvgp.data.text.tokens import minilm_folder
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.metrics import all_metrics, paired_bootstrap
+from kepsvgp.training.objective import objective
 
 ARMS = ("softmax", "kep")
 # name, factor of the paper's tables, decimals
@@ -59,7 +60,7 @@ def converted(model: nn.Module, data: Benchmark, options: argparse.Namespace) ->
 
 
 def fine_tune(model: nn.Module, data: Benchmark, seed: int, options: argparse.Namespace) -> None:
-    """AdamW with warm-up and linear decay; without converted layers `loss` is cross-entropy."""
+    """AdamW with warm-up and linear decay; without converted layers, of the cross-entropy."""
     groups = parameter_groups(model, lr=options.lr, new_lr=options.new_lr, weight_decay=0.01)
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
     order = torch.Generator().manual_seed(seed)
@@ -73,7 +74,7 @@ def fine_tune(model: nn.Module, data: Benchmark, seed: int, options: argparse.Na
         nll = 0.0
         for inputs, labels, _ in map(for_hugging_face, loader):
             assert isinstance(inputs, dict)
-            terms = loss(
+            terms = objective(
                 model(**inputs), labels, model, num_train=len(data.train),
                 ksvd_weight=0.1, kl_weight=options.kl_weight,
             )  # fmt: skip

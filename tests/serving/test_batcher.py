@@ -1,5 +1,8 @@
 import asyncio
 import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,12 @@ def rows(*contents: int | None) -> list[Row]:
     return [Row(str(place), content) for place, content in enumerate(contents)]
 
 
+def run(work: Coroutine) -> Any:
+    """In a thread of its own: a browser's tests leave a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
 async def asked(slow: Slow, *requests, batch_size: int = 100, max_queue: int = 100) -> list:
     """What becomes of requests that all wait before the first one is answered."""
     batcher = Batcher(slow, batch_size=batch_size, max_queue=max_queue)
@@ -47,21 +56,21 @@ def values(outcome: list[dict]) -> list[int]:
 def test_rows_that_wait_are_answered_together_and_in_order() -> None:
     slow = Slow()
 
-    found = asyncio.run(asked(slow, [0], [1, 2], [3], [4, 5, 6], batch_size=4))
+    found = run(asked(slow, [0], [1, 2], [3], [4, 5, 6], batch_size=4))
 
     assert [values(each) for each in found] == [[0], [1, 2], [3], [4, 5, 6]]
     assert slow.batches == [[0], [1, 2, 3, 4], [5, 6]]
 
 
 def test_row_that_fails_spoils_no_other() -> None:
-    found = asyncio.run(asked(Slow(), [0], [1, 2], [None, 3], [4]))
+    found = run(asked(Slow(), [0], [1, 2], [None, 3], [4]))
 
     assert [values(found[place]) for place in (0, 1, 3)] == [[0], [1, 2], [4]]
     assert isinstance(found[2], ValueError)
 
 
 def test_more_rows_than_may_wait_are_refused() -> None:
-    found = asyncio.run(asked(Slow(), [0], [1, 2, 3], [4, 5], [6], max_queue=4))
+    found = run(asked(Slow(), [0], [1, 2, 3], [4, 5], [6], max_queue=4))
 
     assert isinstance(found[2], QueueFull)
     assert [values(found[place]) for place in (0, 1, 3)] == [[0], [1, 2, 3], [6]]
@@ -82,5 +91,5 @@ def test_who_gives_up_is_not_answered() -> None:
         return answers
 
     slow = Slow()
-    assert asyncio.run(impatient(slow)) == [0, 3]
+    assert run(impatient(slow)) == [0, 3]
     assert slow.batches == [[0], [3]]

@@ -186,6 +186,8 @@ def test_every_file_of_a_run_and_of_a_model_is_among_them(made) -> None:
         files = {path for path in (made / folder).rglob("*") if path.is_file()}
         known = {kind.path for kind in ours(made).values()}
         alike = {"nll.safetensors", "score.safetensors", ".lock", ".metrics.lock"}
+        # for people to read, and to change
+        alike |= {"README.md"}
         assert {path for path in files - known if path.name not in alike} == set()
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 
-from kepsvgp import KEPAttention, Prediction, loss, predict
+from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention import PrimalAttention, SGPAttention, SoftmaxAttention
 from kepsvgp.errors import UserError
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.training.objective import objective
 
 FUZZED = many(60, 10_000)
 FUZZ = settings(
@@ -66,7 +67,8 @@ def assert_trains_and_predicts(
     """A step with finite loss and gradients, and a prediction that is a distribution."""
     model = Classifier(layer, x.shape[-1], num_classes)
     labels = torch.arange(len(x)) % num_classes
-    terms = loss(model.train()(x, mask), labels, model, num_train=10, ksvd_weight=1.0)
+    output = model.train()(x, mask)
+    terms = objective(output, labels, model, num_train=10, ksvd_weight=1.0, kl_weight=1.0)
     assert all(term.isfinite() for term in terms), terms
     terms.total.backward()
     for name, parameter in model.named_parameters():

@@ -410,13 +410,13 @@ def test_tensorboard_files_hold_the_history(digits, tmp_path) -> None:
 
 
 def test_training_flushes_denormals(digits, tmp_path, monkeypatch) -> None:
-    seen, training_loss = [], training.loss
+    seen, training_loss = [], training.objective
 
     def spy(*args, **kwargs):
         seen.append((torch.full((), 1e-38) / 10).item())
         return training_loss(*args, **kwargs)
 
-    monkeypatch.setattr(training, "loss", spy)
+    monkeypatch.setattr(training, "objective", spy)
     train(small(epochs=1), digits, tmp_path / "run")
     assert set(seen) == {0.0}
     assert (torch.full((), 1e-38) / 10).item() > 0

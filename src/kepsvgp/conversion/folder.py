@@ -73,6 +73,8 @@ def save_pretrained(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"folder must be one, or not there yet; {folder} is a file.")
+    _check_values("metrics", metrics, (int, float))
+    _check_values("state_dict", state_dict, (Tensor,))
     layers = converted_layers(_bare(model))
     if not layers:
         raise UserError("model must have a converted layer; got none. Call convert first.")
@@ -111,6 +113,13 @@ def save_pretrained(
     files.write_json(RECORD, record)
     if rule is not None:
         rule.save(folder)
+
+
+def _check_values(name: str, given: Mapping[str, Any] | None, kinds: tuple[type, ...]) -> None:
+    for key, value in (given or {}).items():
+        if not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise UserError(f"{name} must have a {wanted} as {key}; got a {type(value).__name__}.")
 
 
 def _bare(model: Any) -> Any:
