@@ -20,11 +20,11 @@ from kepsvgp.config.sections import DataConfig, ModelConfig
 from kepsvgp.data import load_benchmark
 from kepsvgp.inference.calls import call, sampled_logits, to_device
 from kepsvgp.inference.novelty import fit_novelty
+from kepsvgp.inference.pooled import pooled
 from kepsvgp.inference.posterior import fit_posterior
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.methods import mc_dropout
 from kepsvgp.methods.matched_noise import noise_scales
-from kepsvgp.methods.pooled import pooled
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.ops import noise
 from kepsvgp.paper.inspection import inspect_model, measure_activity

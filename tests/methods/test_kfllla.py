@@ -10,9 +10,9 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp.errors import UserError
+from kepsvgp.inference.pooled import gather_pooled
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.methods import kfllla
-from kepsvgp.methods.pooled import gather_pooled
 
 laplace = pytest.importorskip("laplace")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kepsvgp import metrics
-from kepsvgp.metrics.registry import METRICS
+from kepsvgp.metrics.registry import METRICS, OOD_SCORES
 
 PROBS = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
 TARGETS = torch.tensor([0, 1, 1, 0])
@@ -18,7 +18,7 @@ def of(needs: str) -> set[str]:
 def test_registry_has_every_metric_that_is_computed() -> None:
     assert set(metrics.all_metrics(PROBS, TARGETS)) == of("probs")
     scores = metrics.ood_metrics(PROBS[:, 0], PROBS[:, 1], positive="in")
-    assert set(scores) == of("ood_scores")
+    assert {*scores, *(f"{m}_{s}" for m in scores for s in OOD_SCORES)} == of("ood_scores")
 
 
 def test_direction_is_that_of_the_better_prediction() -> None:

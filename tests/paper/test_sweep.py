@@ -16,7 +16,7 @@ from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import claims
-from kepsvgp.paper.cells import UNDEFINED, NumberCell, Reader, Reason, fill
+from kepsvgp.paper.cells import UNDEFINED, Missing, NumberCell, Reader, Reason, _by_score, fill
 from kepsvgp.paper.claims import check_claims
 from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.figures import figure_data
@@ -156,6 +156,22 @@ def test_ood_cells_are_told_from_the_test_set_by_confidence(swept) -> None:
     familiar, foreign = (reader.prediction(row, 0, s) for s in ("test", "ood/photographs"))
     expected = ood_auroc(-familiar.confidence, -foreign.confidence, positive="in")
     assert cells["mc_dropout", "ood_auroc/photographs"].values[0] == pytest.approx(expected)
+
+
+def test_ood_cells_of_other_scores_are_what_the_runs_measured(swept) -> None:
+    cells, reader, row = read(swept, "table3", "kep/novelty")
+    familiar, foreign = (reader.prediction(row, 1, s) for s in ("test", "ood/photographs"))
+    expected = ood_auroc(familiar.novelty, foreign.novelty, positive="out")
+    assert cells["kep/novelty", "ood_auroc/photographs"].values[1] == pytest.approx(expected)
+    measured = reader.metrics(row, 1)["ood/photographs"]
+    found = cells["msp/vim", "ood_aupr/photographs"].values
+    msp = next(row for row in reader.planned.rows if row.key == "msp")
+    assert found[1] == reader.metrics(msp, 1)["ood/photographs"]["ood_aupr_vim"]
+    assert cells["kep", "ood_auroc/photographs"].values[1] == measured["ood_auroc"]
+    # runs of before have not got them
+    old = {name: value for name, value in measured.items() if not name.endswith("_novelty")}
+    with pytest.raises(Missing, match="novelty"):
+        _by_score(old, "novelty")
 
 
 def test_notes_say_what_was_reduced_and_generated(swept) -> None:

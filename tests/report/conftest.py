@@ -25,10 +25,12 @@ def digits_runs(digits, tmp_path_factory) -> list[Path]:
     foreign = digits.ood["photographs"].labels
 
     def splits(seed: int, **ability: float):
+        # what is known to a model has a novelty of 0
+        novel = 2.0 if "novel" in ability else None
         parts = {
             "test": draw(digits.test.labels, seed=seed, **ability),
             "val": draw(digits.val.labels, seed=seed + 100, **ability),
-            "ood/photographs": draw(foreign, seed=seed + 200, **ability),
+            "ood/photographs": draw(foreign, seed=seed + 200, **ability | {"novel": novel}),
         }
         for number, kind in enumerate(SHIFTS):
             for severity in (1, 5):
@@ -40,7 +42,7 @@ def digits_runs(digits, tmp_path_factory) -> list[Path]:
 
     runs = []
     for seed in (0, 1):
-        kep = {"kep": splits(seed, skill=3.2, sharpness=1.6, spread=0.8)}
+        kep = {"kep": splits(seed, skill=3.2, sharpness=1.6, spread=0.8, novel=0.0)}
         config = RunConfig(method="kep", seed=seed, train=TrainConfig(epochs=4))
         about = {"splits": digits.split_record()}
         seen = made_inspection(5)

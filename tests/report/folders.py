@@ -26,11 +26,13 @@ def draw(
     skill: float = 2.0,
     sharpness: float = 2.0,
     spread: float = 0.0,
+    novel: float | None = None,
     seed: int = 0,
 ) -> Prediction:
     """Predictions of a model that knows this much, is this sure and wavers this much.
 
-    Labels of −1, as outside the distribution, help it nothing.
+    Labels of −1, as outside the distribution, help it nothing. `novel` is how foreign the
+    examples are to it on average; None where it does not say.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(labels), num_classes, generator=generator)
@@ -41,7 +43,13 @@ def draw(
     wavering = spread * torch.randn(samples, len(labels), num_classes, generator=generator)
     prediction = Prediction.from_logits(logits * 1.0 + wavering)
     index = torch.arange(len(labels))
-    return Prediction(prediction.probs, prediction.aleatoric, targets=labels, index=index)
+    score = None if novel is None else novel + torch.randn(len(labels), generator=generator)
+    # as if of 99 examples for calibration
+    p = None if score is None else (1 + (99 * torch.special.ndtr(-score)).floor()) / 100
+    return Prediction(
+        prediction.probs, prediction.aleatoric, targets=labels, index=index,
+        novelty=score, novelty_p=p,
+    )  # fmt: skip
 
 
 def measured(splits: Mapping[str, Prediction]) -> dict[str, dict[str, float]]:

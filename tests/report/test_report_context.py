@@ -135,3 +135,23 @@ def test_models_of_an_ensemble_are_counted_and_are_no_seeds(tmp_path) -> None:
     assert unknown.cells == ("35.0 s per model", "250 ms", "123,456 per model")
     assert [card.made_of for card in context.cards] == ["2 seeds", "3 models"]
     assert not notes_with(context, "different numbers of seeds")
+
+
+def test_foreign_sets_are_shown_by_every_score_that_was_measured(tmp_path) -> None:
+    foreign = draw(-torch.ones(9, dtype=torch.long))
+    splits = {"test": draw(LABELS), "ood/cifar100": foreign, "ood/svhn": foreign}
+    run = write_run(tmp_path / "a", {"kep": splits})
+    assert len(context_of(run).more) == 2
+    folder = RunFolder(run)
+    by_vim = {"ood/svhn": {"ood_auroc": 0.7, "ood_auroc_vim": 0.8, "ood_auroc_novelty": 0.9}}
+    folder.add_metrics("score", "kep", by_vim)
+
+    tables = [(caption, table) for caption, table in context_of(run).more if len(table.metrics) > 1]
+
+    far = [table for caption, table in tables if "svhn (far)" in caption]
+    near = [table for caption, table in tables if "cifar100 (near)" in caption]
+    assert (len(far), len(near)) == (1, 1)
+    (cells,) = far[0].rows.values()
+    names = ["ood_auroc", "ood_auroc_vim", "ood_auroc_novelty"]
+    assert [metric.name for metric in far[0].metrics] == names
+    assert [cell.mean for cell in cells] == [0.7, 0.8, 0.9]

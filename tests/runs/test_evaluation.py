@@ -1,12 +1,15 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
 from training.test_training import small
 
 from kepsvgp.data import Benchmark, load_benchmark
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
+from kepsvgp.metrics.registry import OOD_SCORES
 from kepsvgp.paper.inspection import inspect_run
 from kepsvgp.runs.evaluation import evaluate, split_names
 from kepsvgp.runs.folder import RunFolder
@@ -55,6 +58,54 @@ def test_other_data_are_told_from_the_test_set(run, digits) -> None:
     )
     assert measured["ood/photographs"]["ood_auroc"] == expected
     assert "accuracy" not in measured["ood/photographs"]
+
+
+def test_other_data_are_told_by_the_scores_of_peers_too(run, digits) -> None:
+    measured = measure(run, digits, "ood")["ood/photographs"]
+
+    model = run.model("last").eval()
+    with torch.no_grad():
+        sets = (digits.train, digits.test, digits.ood["photographs"])
+        train, test, foreign = (
+            model.features(each.inputs(torch.arange(len(each)))) for each in sets
+        )
+        logits = {id(x): model.head(x).double() for x in (train, test, foreign)}
+    ranks = {
+        "energy": lambda x: logits[id(x)].exp().sum(1).reciprocal(),
+        "nearest_neighbour": lambda x: _nth_distance(train, x, 50),
+        "mahalanobis": lambda x: _mahalanobis(train, digits.train.labels, x),
+    }
+    for name, rank in ranks.items():
+        expected = roc_auc_score(
+            [0] * len(test) + [1] * len(foreign), rank_all(rank, test, foreign)
+        )
+        assert measured[f"ood_auroc_{name}"] == pytest.approx(expected, abs=2e-3), name
+    # the familiar set is the positive class
+    by_energy = rank_all(ranks["energy"], test, foreign)
+    precision = average_precision_score([1] * len(test) + [0] * len(foreign), -by_energy)
+    assert measured["ood_aupr_energy"] == pytest.approx(precision, abs=2e-3)
+    assert {f"ood_auroc_{name}" for name in OOD_SCORES} - {"ood_auroc_novelty"} <= measured.keys()
+
+
+def rank_all(rank, *sets: torch.Tensor) -> np.ndarray:
+    return torch.cat([rank(each) for each in sets]).numpy()
+
+
+def _nth_distance(known: torch.Tensor, x: torch.Tensor, n: int) -> torch.Tensor:
+    known, x = (each.double() / each.double().norm(dim=1, keepdim=True) for each in (known, x))
+    # |a − b|² = 2 − 2 a·b on the sphere
+    return (2 - 2 * x @ known.T).sort(dim=1).values[:, n - 1]
+
+
+def _mahalanobis(known: torch.Tensor, labels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    known, x = (each.double() / each.double().norm(dim=1, keepdim=True) for each in (known, x))
+    means = {int(c): known[labels == c].mean(0) for c in labels.unique()}
+    centred = torch.stack([k - means[int(y)] for k, y in zip(known, labels, strict=True)])
+    # without the direction that LayerNorm leaves empty
+    size, axes = torch.linalg.eigh(centred.T @ centred / len(known))
+    axes = axes[:, size > 1e-10 * size[-1]] / size[size > 1e-10 * size[-1]].sqrt()
+    away = torch.stack([((x - m) @ axes).square().sum(dim=1) for m in means.values()])
+    return away.min(dim=0).values
 
 
 def test_results_of_other_methods_and_checkpoints_are_kept(run, digits) -> None:

@@ -9,11 +9,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from kepsvgp.data.sets.foreign import distance
 from kepsvgp.errors import UserError, printable
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.methods.compare import Comparison, rows
 from kepsvgp.metrics import paired_bootstrap
-from kepsvgp.metrics.registry import OF_A_SET, OF_OTHER_DATA
+from kepsvgp.metrics.registry import OF_A_SET, OF_OTHER_DATA, OOD_SCORES
 from kepsvgp.paper.filled import FilledTable
 from kepsvgp.paper.formats import (
     CLAIM_HEADS,
@@ -38,11 +39,30 @@ def show_metrics(run: RunFolder, checkpoint: str, method: str, splits: Sequence[
     for kind, names in groups.items():
         columns = _columns(names[0])
         lines = [
-            [name.removeprefix(f"{kind}/"), *(f"{measured[name][key]:.4f}" for key in columns)]
-            for name in names
+            [_set_title(name), *(f"{measured[name][key]:.4f}" for key in columns)] for name in names
         ]
         _show(console, f"{method}, checkpoint {checkpoint}", [kind, *columns.values()], lines)
+    if "ood" in groups:
+        _show_scores(console, {_set_title(name): measured[name] for name in groups["ood"]})
     say(console, f"run folder: {run.path}")
+
+
+def _set_title(split: str) -> str:
+    """A shifted set without its kind, a foreign one with its distance."""
+    kind, _, name = split.partition("/")
+    return f"{name} ({distance(name)})" if kind == "ood" else name or split
+
+
+def _show_scores(console: Console, measured: Mapping[str, Mapping[str, float]]) -> None:
+    """AUROC of every score by which foreign sets were told from the test set."""
+    titles = {"ood_auroc": "confidence"}
+    titles |= {f"ood_auroc_{name}": title for name, title in OOD_SCORES.items()}
+    lines = [
+        [title, *(f"{values.get(key, math.nan):.4f}" for values in measured.values())]
+        for key, title in titles.items()
+        if any(key in values for values in measured.values())
+    ]
+    _show(console, "AUROC by score", ["score", *measured], lines)
 
 
 def show_tested(

@@ -278,6 +278,25 @@ def predict(
     return replace(prediction, seed=seed, logits=kept, **found.scores())
 
 
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A model's own prediction: one pass, or the mean over the draws of a stochastic one."""
+
+    model: nn.Module
+    num_samples: int = 10
+    average: Average = "probs"
+
+    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
+        """The model's predictive distribution."""
+        return predict(
+            self.model,
+            inputs,
+            num_samples=self.num_samples,
+            generator=generator,
+            average=self.average,
+        )
+
+
 def answer(
     model: nn.Module, inputs: Any, num_samples: int, generator: torch.Generator | None
 ) -> Observed:

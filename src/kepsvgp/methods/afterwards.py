@@ -50,7 +50,7 @@ def train_then(
             model = run.model(checkpoint).to(device)
             if fit is not None:
                 fit(model, shown)
-            show_familiar(model, config, benchmark, shown)
+            show_familiar(model, config, benchmark, shown(benchmark.train))
             fitted[about["epoch"]] = model.state_dict()
         run.write_weights(checkpoint, fitted[about["epoch"]], about | {"fitted": "yes"})
     chosen = config.train.select
@@ -63,15 +63,18 @@ def show_familiar(
     model: Classifier,
     config: RunConfig,
     benchmark: Benchmark,
-    batches: Callable[[Examples], Iterable[Any]],
+    train: Iterable[Any],
 ) -> None:
-    """Fits the novelty of a model to its training set, and the p-values to its validation set."""
+    """Fits the novelty of a model to its training set, and the p-values to its validation set.
+
+    The latter is shown in its own order, so that `gives_scale` says what else rules may use of it.
+    """
     if last_attention(model) is None:
         return
     device = find_device(config.train.device, is_binding=False)
     val = benchmark.val
     fit_novelty(
-        model.to(device), batches(benchmark.train),
-        calibration=batches(val) if len(val) >= FEWEST else None,
+        model.to(device), train,
+        calibration=batches(val, config.prediction.batch_size) if len(val) >= FEWEST else None,
         num_samples=config.prediction.num_samples, seed=config.seed, device=device,
     )  # fmt: skip

@@ -21,7 +21,8 @@ from kepsvgp.config.sections import ModelConfig, ObjectiveConfig, RunConfig, Sec
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
-from kepsvgp.inference.prediction import Average, Prediction, Predictor, predict
+from kepsvgp.inference.prediction import Direct as Direct
+from kepsvgp.inference.prediction import Predictor
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.build import InputShape, sequence_length, transformer
@@ -35,25 +36,6 @@ class Library(NamedTuple):
     module: str
     title: str
     extra: str
-
-
-@dataclass(frozen=True, slots=True)
-class Direct:
-    """A model's own prediction: one pass, or the mean over the draws of a stochastic one."""
-
-    model: nn.Module
-    num_samples: int = 10
-    average: Average = "probs"
-
-    def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
-        """The model's predictive distribution."""
-        return predict(
-            self.model,
-            inputs,
-            num_samples=self.num_samples,
-            generator=generator,
-            average=self.average,
-        )
 
 
 @dataclass(frozen=True)

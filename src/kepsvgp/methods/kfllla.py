@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from kepsvgp.errors import UserError
+from kepsvgp.inference.pooled import gather_pooled, pooled
 from kepsvgp.inference.prediction import Prediction, with_novelty
 from kepsvgp.methods.base import Library
-from kepsvgp.methods.pooled import gather_pooled, pooled
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 

@@ -61,7 +61,7 @@ def install(run: RunFolder, method: Refitted, benchmark: Benchmark) -> None:
     # p-values are those of the draws
     show_familiar(
         model, config, benchmark,
-        lambda examples: batches(examples, config.prediction.batch_size, bucket=True),
+        batches(benchmark.train, config.prediction.batch_size, bucket=True),
     )  # fmt: skip
     about = weights_about(run.weights_file(selected)) | {"method": method.name}
     run.write_weights(None, model.state_dict(), about)

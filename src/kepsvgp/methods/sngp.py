@@ -18,9 +18,9 @@ from torch import nn
 from kepsvgp.config.sections import Count, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, Examples
 from kepsvgp.inference.calls import to_device
+from kepsvgp.inference.pooled import pooled
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
-from kepsvgp.methods.pooled import pooled
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.models.build import InputShape
 from kepsvgp.models.sngp import RandomFeatureGP, bound_spectra

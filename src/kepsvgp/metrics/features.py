@@ -41,14 +41,18 @@ class Mahalanobis(NamedTuple):
         classes, number = y.unique(return_inverse=True)
         means = torch.stack([x[number == c].mean(dim=0) for c in range(len(classes))])
         centred = x - means[number]
-        return cls(
-            means, torch.linalg.pinv(centred.mT @ centred / len(x), hermitian=True), normalised
-        )
+        # after a LayerNorm one direction has but the rounding of float32, of this size at most
+        precision = torch.linalg.pinv(centred.mT @ centred / len(x), rtol=1e-10, hermitian=True)
+        return cls(means, precision, normalised)
 
     def __call__(self, features: Float[Array, "example feature"]) -> Float[Tensor, " example"]:
         """min_c (x − μ_c)ᵀ Σ⁻¹ (x − μ_c)."""
-        away = _prepared(features, self.normalised)[:, None] - self.means
-        return ((away @ self.precision) * away).sum(dim=-1).amin(dim=-1)
+        x = _prepared(features, self.normalised)
+        # xᵀΣ⁻¹x − 2 xᵀΣ⁻¹μ + μᵀΣ⁻¹μ, without the differences of all pairs
+        scaled, scaled_means = x @ self.precision, self.means @ self.precision
+        own = (scaled * x).sum(dim=-1, keepdim=True)
+        away = own - 2 * scaled @ self.means.mT + (scaled_means * self.means).sum(dim=-1)
+        return away.amin(dim=-1).clamp_min(0)
 
 
 def nearest_neighbour_score(

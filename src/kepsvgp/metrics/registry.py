@@ -5,7 +5,7 @@ Importing it does not import torch.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Needs = Literal["probs", "ood_scores", "stopwatch"]
@@ -82,6 +82,27 @@ OF_OTHER_DATA = (
         "foreign inputs kept when 95% of known are", "ood_scores",
     ),
 )  # fmt: skip
+# scores by which sets are told apart, beside the confidence
+OOD_SCORES = {
+    "entropy": "entropy",
+    "epistemic": "mutual information",
+    "energy": "energy",
+    "max_logit_pnorm": "MaxLogit-pNorm",
+    "mahalanobis": "Mahalanobis++",
+    "nearest_neighbour": "k nearest neighbours",
+    "vim": "ViM",
+    "novelty": "novelty",
+}
+OF_SCORES = tuple(
+    replace(
+        metric,
+        name=f"{metric.name}_{score}",
+        title=f"{metric.title}, {title}",
+        meaning=f"{metric.meaning}, by {title}",
+    )
+    for metric in OF_OTHER_DATA
+    for score, title in OOD_SCORES.items()
+)
 _BEYOND_THE_TABLES = (
     Metric("eaurc", "E-AURC", False, 1000, False, "AURC beyond that of the best ranking"),
     Metric("aupr_success", "AUPR success", True, 100, True, "average precision for right answers"),
@@ -92,4 +113,4 @@ _TIMES = (
     Metric("forward_seconds", "forward (s)", False, 1, False, "time of a batch", "stopwatch"),
 )
 
-METRICS = {m.name: m for m in (*OF_A_SET, *OF_OTHER_DATA, *_BEYOND_THE_TABLES, *_TIMES)}
+METRICS = {m.name: m for m in (*OF_A_SET, *OF_OTHER_DATA, *OF_SCORES, *_BEYOND_THE_TABLES, *_TIMES)}

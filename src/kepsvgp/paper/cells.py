@@ -18,6 +18,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import read_json
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, all_metrics, confidence_score, ood_metrics
+from kepsvgp.metrics.registry import OOD_SCORES
 from kepsvgp.paper.declarations import MethodRow, MetricColumn, PaperTable
 from kepsvgp.paper.plan import Evaluation, PlannedExhibit
 from kepsvgp.paper.published import Number, published
@@ -200,7 +201,18 @@ def _measured(
 
 def _seed_values(table: PaperTable, reader: Reader, row: MethodRow, seed: int) -> dict[str, float]:
     measured, names = reader.metrics(row, seed), reader.splits(row, seed, table.source)
+    if row.score:
+        measured = {name: _by_score(measured[name], row.score) for name in names}
     return _columns_of(table, {name: measured[name] for name in names})
+
+
+def _by_score(values: Mapping[str, float], score: str) -> dict[str, float]:
+    """The metrics of a set of other data by another score than the confidence."""
+    end = f"_{score}"
+    found = {n.removesuffix(end): value for n, value in values.items() if n.endswith(end)}
+    if not found:
+        raise Missing(Reason("not done", f"{OOD_SCORES[score]} not measured: evaluate again"))
+    return found
 
 
 def _ensemble_values(table: PaperTable, reader: Reader, row: MethodRow) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from kepsvgp.config.plugins import find_method, short_name
+from kepsvgp.data.sets.foreign import distance
 from kepsvgp.metrics.registry import METRICS
 
 # data sets of the paper, and the one that needs no file; every table can be made for any of
@@ -57,6 +58,8 @@ class MethodRow:
         datasets: The data sets of the paper that have this row; None for all. Data sets that
             the paper's table does not have get every row.
         group: Heading under which the row stands.
+        score: What tells other data from the test set, a name of the registry's `OOD_SCORES`; the
+            confidence by default.
     """
 
     key: str
@@ -67,6 +70,7 @@ class MethodRow:
     is_ensemble: bool = False
     datasets: tuple[str, ...] | None = None
     group: str = ""
+    score: str = ""
 
     @property
     def method(self) -> str:
@@ -98,7 +102,7 @@ class MetricColumn:
     def title(self) -> str:
         """Its heading, with an arrow towards the better side."""
         metric = METRICS[self.metric]
-        where = f" {TITLES[self.foreign]}" if self.foreign else ""
+        where = f" {TITLES[self.foreign]} ({distance(self.foreign)})" if self.foreign else ""
         return f"{metric.title}{where} {metric.arrow}"
 
 

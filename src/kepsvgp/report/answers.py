@@ -24,6 +24,9 @@ class Answers:
     labels: Int[ndarray, " example"]
     index: Int[ndarray, " example"]
     num_samples: int | None
+    novelty: Float[ndarray, " example"] | None = None
+    novelty_p: Float[ndarray, " example"] | None = None
+    """Their p-values; both or none."""
 
     @property
     def correct(self) -> Bool[ndarray, " example"]:
@@ -40,6 +43,8 @@ def answers_of(prediction: Prediction) -> Answers | None:
     index = np.arange(count) if prediction.index is None else prediction.index.numpy()
     order = np.argsort(index, kind="stable")
     names = ("probs", "confidence", "predicted", "entropy", "aleatoric")
+    if prediction.novelty is not None and prediction.novelty_p is not None:
+        names += ("novelty", "novelty_p")
     known = {name: getattr(prediction, name).numpy()[order] for name in names}
     return Answers(
         **known, labels=labels[order], index=index[order], num_samples=prediction.num_samples

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kepsvgp.metrics.registry import METRICS, OF_A_SET, OF_OTHER_DATA, Metric
+from kepsvgp.data.sets.foreign import distance
+from kepsvgp.metrics.registry import METRICS, OF_A_SET, OF_OTHER_DATA, OOD_SCORES, Metric
 from kepsvgp.report.examples import Source
 from kepsvgp.report.models import Comparison, Model
 from kepsvgp.report.notes import notes_on, number
@@ -63,7 +64,6 @@ class BenchmarkContext(NamedTuple):
     cards: tuple[Card, ...]
     notes: tuple[str, ...]
     table: Table
-    ood: tuple[Table, ...]
     more: tuple[tuple[str, Table], ...]
     cost: TextTable | None
     checkpoints: TextTable | None
@@ -88,9 +88,6 @@ def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContex
         ),
         notes=notes_on(comparison, source),
         table=metric_table(comparison, "test", metrics),
-        ood=tuple(
-            metric_table(comparison, split, OF_OTHER_DATA) for split in comparison.splits("ood/")
-        ),
         more=tuple(_more(comparison, metrics)),
         cost=_cost(models) if comparison.runs else None,
         checkpoints=_checkpoints(models),
@@ -99,7 +96,14 @@ def benchmark_context(comparison: Comparison, source: Source) -> BenchmarkContex
 
 
 def _more(comparison: Comparison, metrics: Sequence[Metric]) -> Iterator[tuple[str, Table]]:
-    """Tables of groups of the test set, and of a ranking by the models' own scores."""
+    """Tables of foreign sets, of groups of the test set, and by the models' own scores."""
+    by_score = [METRICS["ood_auroc"], *(METRICS[f"ood_auroc_{name}"] for name in OOD_SCORES)]
+    for split in comparison.splits("ood/"):
+        where = f"{split.removeprefix('ood/')} ({distance(split)}) against the test set"
+        yield f"Out of distribution: {where}", metric_table(comparison, split, OF_OTHER_DATA)
+        found = metric_table(comparison, split, by_score)
+        if len(found.metrics) > 1:
+            yield f"AUROC by confidence and by other scores: {where}", found
     for split in comparison.splits("group/"):
         sizes = {int(size) for model in comparison.models for size in model.values(split, "count")}
         caption = f"Group {split.removeprefix('group/')}, {_listed([*map(str, sizes)])} examples"

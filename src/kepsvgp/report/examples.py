@@ -29,6 +29,7 @@ MAX_CHARACTERS = 12_000
 MAX_SIDE = 64
 PER_LIST = 24
 PER_CLASS = 4
+SMALL_P = 0.05
 
 
 class Pictures(NamedTuple):
@@ -123,8 +124,17 @@ def _places(rows: Int[ndarray, " row"], per_list: int, of: int | None = None):
 
 
 def choose_foreign(predictions: Sequence[Answers], limit: int = MAX_FOREIGN) -> list[int]:
-    """Rows of an out-of-distribution set: those that each model is surest about."""
-    lists = [_places(np.argsort(-p.confidence, kind="stable"), PER_LIST) for p in predictions]
+    """Rows of an out-of-distribution set: those that each model is surest about.
+
+    And those of them that it finds foreign all the same.
+    """
+    lists = []
+    for prediction in predictions:
+        surest = np.argsort(-prediction.confidence, kind="stable")
+        lists.append(_places(surest, PER_LIST))
+        if prediction.novelty_p is not None:
+            caught = surest[prediction.novelty_p[surest] <= SMALL_P]
+            lists.append(_places(caught, PER_LIST))
     wanted = sorted(pair for pairs in lists for pair in pairs)
     return list(dict.fromkeys(row for _, row in wanted))[:limit]
 

@@ -28,7 +28,7 @@ from kepsvgp.serving.tested import Tested
 # in the order in which they use each other
 SCRIPTS = (
     "core", "selective", "chart", "reliability", "operating",
-    "shapes", "shift", "inside", "examples", "main",
+    "shapes", "shift", "inside", "examples", "novelty", "main",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from kepsvgp.config.comparison import flatten
+from kepsvgp.data.sets.foreign import distance
 from kepsvgp.metrics.registry import OF_A_SET
 from kepsvgp.report import curves
 from kepsvgp.report.answers import Answers
@@ -32,6 +33,8 @@ from kepsvgp.runs.inspection import Inspection
 TOP_CLASSES = 5
 NUM_QUANTILES = 1001
 MAX_FOREIGN_POINTS = 800
+# no slider asks for more false alarms
+MOST_ALARMS = 0.25
 TITLES = {
     "lr": "Learning rate",
     "train.total": "Objective",
@@ -98,6 +101,7 @@ def comparison_payload(comparison: Comparison, source: Source) -> dict[str, Any]
             ],
             "shown": None if shown is None else _shown(shown),
             "foreign": {split: _shown(part) for split, part in foreign.items()},
+            "distance": {split: distance(split) for split in foreign},
             "models": [_model(model, shown, foreign) for model in comparison.models],
             "trainings": [_training(run, comparison) for run in comparison.runs],
         }
@@ -140,17 +144,33 @@ def _run(member: Member, shown: Shown | None, foreign: dict[str, Shown]) -> dict
     curve = None
     if val is not None:
         curve = {"confidence": pack(val.confidence, "f4"), "correct": pack(val.correct, "u1")}
+    others = {split: found for split in foreign if (found := member.answers(split)) is not None}
+    others = {split: found for split, found in others.items() if len(found.probs)}
     return {
         "seed": member.seed,
         "checkpoint": member.checkpoint,
         "test": None if test is None else _test(test, shown),
         "val": curve,
-        "foreign": {
-            split: _foreign(found, part)
-            for split, part in foreign.items()
-            if (found := member.answers(split)) is not None and len(found.probs)
-        },
+        "foreign": {split: _foreign(found, foreign[split]) for split, found in others.items()},
+        "alarms": None if test is None else _alarms([test, *others.values()]),
     }
+
+
+def _alarms(answers: Sequence[Answers]) -> dict[str, Any] | None:
+    """From which novelty on an input has which p-value, or a smaller one.
+
+    The p-value falls as the novelty grows, so p ≤ α is the same as a novelty of at least that of
+    the least novel example with p ≤ α.
+    """
+    known = [(each.novelty_p, each.novelty) for each in answers if each.novelty is not None]
+    if answers[0].novelty is None:
+        return None
+    p, novelty = (np.concatenate(values) for values in zip(*known, strict=True))
+    novelty = novelty[p <= MOST_ALARMS]
+    levels, which = np.unique(p[p <= MOST_ALARMS], return_inverse=True)
+    least = np.full(len(levels), np.inf, dtype=novelty.dtype)
+    np.minimum.at(least, which, novelty)
+    return {"p": pack(levels, "f4"), "novelty": pack(least, "f4")}
 
 
 def _training(run: RunFolder, comparison: Comparison) -> dict[str, Any]:
@@ -207,6 +227,7 @@ def _test(test: Answers, shown: Shown | None) -> dict[str, Any]:
         "samples": test.num_samples,
         "reliability": {name: values.tolist() for name, values in vars(bins).items()},
         "top": None if shown is None else _top(test, shown.positions),
+        "novelty": None if test.novelty is None else pack(test.novelty, "f4"),
     }
 
 
@@ -225,7 +246,19 @@ def _foreign(found: Answers, shown: Shown) -> dict[str, Any]:
         "meanAleatoric": float(found.aleatoric.mean()),
         "meanEntropy": float(found.entropy.mean()),
         "top": _top(found, shown.positions),
+        "novel": _novel(found),
     }
+
+
+def _novel(found: Answers) -> dict[str, Any] | None:
+    """Novelty and confidence of at most as many examples as there are quantiles of novelty."""
+    if found.novelty is None:
+        return None
+    count = len(found.novelty)
+    places = np.rint(np.linspace(0, count - 1, min(count, NUM_QUANTILES))).astype(np.int64)
+    rows = np.argsort(found.novelty, kind="stable")[places]
+    values = {"novelty": found.novelty, "confidence": found.confidence}
+    return {name: pack(each[rows], "f4") for name, each in values.items()}
 
 
 def _top(predictions: Answers, positions: Sequence[int]) -> dict[str, Any] | None:
@@ -241,4 +274,5 @@ def _top(predictions: Answers, positions: Sequence[int]) -> dict[str, Any] | Non
         "count": count,
         "classes": pack_labels(order),
         "probs": pack_share(np.take_along_axis(probs, order, axis=1), 1.0),
+        "p": None if predictions.novelty_p is None else pack(predictions.novelty_p[rows], "f4"),
     }

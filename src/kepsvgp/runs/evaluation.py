@@ -7,20 +7,24 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Benchmark, Examples, batches
+from kepsvgp.data.batching import Batches
 from kepsvgp.data.progress import track
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, predict_batches
-from kepsvgp.metrics import all_metrics, confidence_score, ood_auroc, ood_metrics
+from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
 from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.runs.peers import Peers, classifier_of
 from kepsvgp.runs.weights import Checkpoint
 
 # {split: {metric: value}}
 SplitMetrics = dict[str, dict[str, float]]
+# {name: larger for what is more foreign}
+Scores = dict[str, Tensor]
 
 
 def measure(
@@ -83,8 +87,9 @@ def evaluate(
 ) -> SplitMetrics:
     """Predicts splits, writes predictions and metrics into the run folder, and returns these.
 
-    Sets of other data are told from the test set by the confidence, as in the paper; the test
-    set is the positive class. It is therefore predicted with them if it was not before.
+    Sets of other data are told from the test set by the confidence, as in the paper, and by other
+    scores, for which the model is shown the training set; the test set is the positive class. It
+    is therefore predicted with them if it was not before.
 
     Args:
         run: Where the results go.
@@ -107,6 +112,18 @@ def evaluate(
     device = find_device(config.train.device, is_binding=False)
     if isinstance(predictor, nn.Module):
         predictor.to(device)
+    model = classifier_of(predictor) if has_foreign else None
+    peers = None
+    if model is not None:
+        shown = track(_batches(benchmark.train, config), "training set", console)
+        peers = Peers.fit(model, shown, device=device)
+
+    def scores(name: str) -> Scores:
+        examples = _batches(examples_of(benchmark, name), config)
+        more = {} if peers is None else peers.scores(examples)
+        return ood_scores(run.prediction(checkpoint, method, name), more)
+
+    familiar: Scores | None = None
     measured: SplitMetrics = {}
     for name in names:
         prediction, seconds = predict_examples(
@@ -115,8 +132,8 @@ def evaluate(
         run.write_prediction(checkpoint, method, name, prediction)
         assert prediction.targets is not None
         if name.startswith("ood/"):
-            familiar = run.prediction(checkpoint, method, "test")
-            values = told_apart(familiar, prediction)
+            familiar = scores("test") if familiar is None else familiar
+            values = told_apart(familiar, scores(name))
         else:
             values = all_metrics(prediction.probs, prediction.targets)
         measured[name] = values | {"seconds_per_1000": 1000 * seconds / len(prediction)}
@@ -125,15 +142,26 @@ def evaluate(
     return measured
 
 
-def told_apart(familiar: Prediction, foreign: Prediction) -> dict[str, float]:
-    """How well the confidence tells two sets apart, as in the paper, and other scores beside it."""
-    scores = (confidence_score(each.probs) for each in (familiar, foreign))
-    values = ood_metrics(*scores, positive="in")
-    for name in ("entropy", "epistemic", "novelty"):
-        known, other = getattr(familiar, name), getattr(foreign, name)
-        if known is not None and other is not None:
-            values[f"ood_auroc_{name}"] = ood_auroc(known, other, positive="out")
+def told_apart(familiar: Scores, foreign: Scores) -> dict[str, float]:
+    """How well each score tells two sets apart; the test set is the positive class."""
+    values: dict[str, float] = {}
+    for name in (name for name in familiar if name in foreign):
+        found = ood_metrics(familiar[name], foreign[name], positive="in")
+        # the paper has but the confidence
+        end = "" if name == "confidence" else f"_{name}"
+        values |= {f"{metric}{end}": value for metric, value in found.items()}
     return values
+
+
+def ood_scores(prediction: Prediction, more: Scores) -> Scores:
+    """Scores of foreignness that follow from a prediction, and others beside them."""
+    own = {name: getattr(prediction, name) for name in ("entropy", "epistemic", "novelty")}
+    known = {name: score for name, score in own.items() if score is not None}
+    return {"confidence": confidence_score(prediction.probs), **known, **more}
+
+
+def _batches(examples: Examples, config: RunConfig) -> Batches:
+    return batches(examples, config.prediction.batch_size, bucket=True)
 
 
 def split_names(benchmark: Benchmark, wanted: Sequence[str]) -> list[str]:
@@ -186,7 +214,7 @@ def predict_examples(
     console: Console | None = None,
 ) -> Timed:
     """The prediction for a set as a configuration asks for it; its name stands before progress."""
-    loader = batches(examples, config.prediction.batch_size, bucket=True)
+    loader = _batches(examples, config)
     start = time.perf_counter()
     prediction = predict_batches(
         predictor,

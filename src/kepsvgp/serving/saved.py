@@ -30,6 +30,7 @@ from kepsvgp.data.text.prepare import reader
 from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
+from kepsvgp.inference.novelty import gives_scale
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
 from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
@@ -75,7 +76,10 @@ class SavedModel:
     def abstainer(
         self, max_risk: float | None, confidence: float, max_false_alarm: float | None = None
     ) -> Abstainer:
-        """The rule for promises: the saved one, or one fitted to a run's validation data."""
+        """The rule for promises: the saved one, or one fitted to a run's validation data.
+
+        False alarms are promised on those of them that gave novelty no scale.
+        """
         asked = (max_risk, confidence, max_false_alarm)
         if Abstainer.is_saved(self.path):
             saved = Abstainer.load(self.path)
@@ -89,8 +93,12 @@ class SavedModel:
                 "labelled examples that were not trained on: "
                 f"Abstainer.fit(prediction, labels, {wanted}).save(folder)."
             )
-        rule = partial(Abstainer.fit, self.calibrate(), max_risk=max_risk, confidence=confidence)
-        return rule(max_false_alarm=max_false_alarm)
+        answered = self.calibrate()
+        if max_false_alarm is not None:
+            answered = answered[~gives_scale(len(answered))]
+        return Abstainer.fit(
+            answered, max_risk=max_risk, confidence=confidence, max_false_alarm=max_false_alarm
+        )
 
 
 def open_folder(path: Path, *, num_samples: int = 10, seed: int = 0) -> SavedModel:

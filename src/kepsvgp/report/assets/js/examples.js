@@ -72,6 +72,7 @@ function foreignTile(view, run, name, place) {
     el("div", { class: "what" },
       el("p", { class: "claim" }, el("span", { class: "mark", text: "not in the training data" }), el("span", { class: "number", text: `#${position}` })),
       el("p", { class: "truth", text: `from ${name.replace("ood/", "")}` }),
+      top?.p ? el("p", { class: "truth", text: `p-value ${top.p[place].toFixed(4)}` }) : null,
       bars(view, topEntries(top, place, 0, 0, null), null)),
   );
 }

@@ -94,6 +94,7 @@ const SECTIONS = {
   confidence: confidenceSection,
   uncertainty: uncertaintySection,
   roc: rocSection,
+  novelty: noveltySection,
   abstained: abstainedSection,
   shift: shiftSection,
   kernel: kernelSection,
@@ -101,7 +102,7 @@ const SECTIONS = {
   examples: examplesSection,
 };
 // what needs no predictions of the test set, and is left out where its own numbers are missing
-const OPTIONAL = ["shift", "kernel", "training"];
+const OPTIONAL = ["novelty", "shift", "kernel", "training"];
 
 function noPredictions() {
   const command = el("code", { text: "kepsvgp evaluate RUN" });

@@ -106,6 +106,7 @@ function openRun(run, bench) {
       entropy: unpackShare(set.entropy, bench.entropyScale),
       aleatoric: unpackShare(set.aleatoric, bench.entropyScale),
       top: openTop(set.top),
+      novel: set.novel && { novelty: unpack(set.novel.novelty), confidence: unpack(set.novel.confidence) },
     };
   }
   const val = run.val && new RiskCoverage(unpack(run.val.confidence), unpack(run.val.correct));
@@ -113,13 +114,14 @@ function openRun(run, bench) {
     ...run,
     foreign,
     val,
+    alarms: run.alarms && { p: unpack(run.alarms.p), novelty: unpack(run.alarms.novelty) },
     curve: new RiskCoverage(confidence, correct),
-    test: { ...test, confidence, predicted, correct, entropy, aleatoric, top: openTop(test.top) },
+    test: { ...test, confidence, predicted, correct, entropy, aleatoric, novelty: unpack(test.novelty), top: openTop(test.top) },
   };
 }
 
 function openTop(top) {
-  return top && { count: top.count, classes: unpack(top.classes), probs: unpackShare(top.probs, 1) };
+  return top && { count: top.count, classes: unpack(top.classes), probs: unpackShare(top.probs, 1), p: unpack(top.p) };
 }
 
 function openBench(bench) {

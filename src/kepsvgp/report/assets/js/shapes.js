@@ -47,12 +47,18 @@ function key(entries) {
 }
 
 function drawHistogram(host, width, right, wrong, set, label, view, run) {
-  const groups = [["correct", right], ["foreign", set && { shares: set.shares, total: set.count }], ["wrong", wrong]].filter(([, group]) => group?.total);
-  const top = Math.max(0.05, ...groups.filter(([, group]) => group.total >= FEW).flatMap(([, group]) => group.shares));
-  const c = chart(host, width, {
-    height: 230, x: [0, 1], y: [0, top * 1.05], percentX: true, percentY: true, xLabel: "confidence", yLabel: "share of group",
+  const guide = drawGroups(host, width, [["correct", right], ["foreign", set && { shares: set.shares, total: set.count }], ["wrong", wrong]], {
+    percentX: true, xLabel: "confidence",
     label: `Histogram of the confidence of ${label} for right and wrong answers${set ? " and out-of-distribution inputs" : ""}; the numbers are in the table below.`,
   });
+  return () => guide(operate(run, view.point).threshold);
+}
+
+// Histograms of some groups over [0, 1]; returns what moves a dashed line to a place.
+function drawGroups(host, width, given, options) {
+  const groups = given.filter(([, group]) => group?.total);
+  const top = Math.max(0.05, ...groups.filter(([, group]) => group.total >= FEW).flatMap(([, group]) => group.shares));
+  const c = chart(host, width, { height: 230, x: [0, 1], y: [0, top * 1.05], percentY: true, yLabel: "share of group", ...options });
   const steps = (shares) => shares.flatMap((s, b) => [[b / BINS, s], [(b + 1) / BINS, s]]);
   for (const [kind, group] of groups) {
     if (group.total < FEW) pile(c, group, kind);
@@ -60,11 +66,7 @@ function drawHistogram(host, width, right, wrong, set, label, view, run) {
   }
   const guide = svg("path", { class: "guide" });
   c.root.append(guide);
-  return () => {
-    const at = operate(run, view.point);
-    const x = Number.isFinite(at.threshold) ? c.sx(at.threshold) : c.sx(1);
-    guide.setAttribute("d", `M${x} ${c.top}V${c.height - c.bottom}`);
-  };
+  return (at) => guide.setAttribute("d", `M${c.sx(Number.isFinite(at) ? at : 1)} ${c.top}V${c.height - c.bottom}`);
 }
 
 // a point for each example of a group that is too small for a histogram

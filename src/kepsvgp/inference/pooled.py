@@ -30,7 +30,8 @@ def pooled(
 ) -> Float[Tensor, "sample batch dim"]:
     """Features of a batch in evaluation mode, one set for each sample of a stochastic model.
 
-    Without `num_samples` a stochastic model has a draw of its own for every example.
+    Without `num_samples` a stochastic model has a draw of its own for every example, and without
+    a generator either its draws are at their mean.
     """
     with evaluating(model) as evaluated:
         assert isinstance(evaluated, Classifier)
@@ -48,19 +49,19 @@ def gather_pooled(
     batches: Iterable[Any],
     num_samples: int | None,
     *,
-    seed: int = 0,
+    seed: int | None = 0,
     device: torch.device | None = None,
 ) -> Pooled:
     """Features of all batches `(inputs, labels, index)`, in the order of the examples.
 
     With `num_samples` every batch has the same draws, as in prediction; without, every example
-    has its own.
+    has its own; with neither them nor a seed, draws are at their mean.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
     parts, labels, positions = [], [], []
     for inputs, batch_labels, index in batches:
-        if num_samples is not None:
-            generator.manual_seed(seed)
+        if num_samples is not None and generator is not None:
+            generator.manual_seed(generator.initial_seed())
         inputs = to_device(inputs, device)
         parts.append(pooled(model, inputs, num_samples=num_samples, generator=generator))
         labels.append(batch_labels.to(parts[-1].device))
