@@ -70,9 +70,10 @@ test-python:
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torchvision
 	touch $@
 
-# The tables of the pages, from the numbers in results/; a test fails when they differ.
+# Tables and forest plot of the pages, from the numbers in results/; a test fails when they differ.
 tables:
 	$(PYTHON) tools/tables.py
+	$(PYTHON) -m tools.forest
 
 # Everything that both environments have, as what is tested from now on. No hashes: pip wants all or
 # none, and neither an editable install nor a torch that is built for this machine has one to check.

@@ -68,7 +68,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in range(args.steps):
         x, labels = examples(step, args.tokens, rank, world)
-        terms = loss(model(x), labels, model, num_train=1000, ksvd_weight=1.0)
+        terms = loss(model(x), labels, model, num_train=1000)
         optimizer.zero_grad()
         terms.total.backward()
         # all processes have the same loss: the gradient is the mean over them

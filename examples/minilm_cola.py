@@ -28,7 +28,7 @@ from kepsvgp.data.text.tokens import minilm_folder
 from kepsvgp.files import read_json, write_json
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.metrics import all_metrics, paired_bootstrap
-from kepsvgp.training.objective import objective
+from kepsvgp.training.objective import loss
 
 ARMS = ("softmax", "kep")
 # name, factor of the paper's tables, decimals
@@ -74,9 +74,9 @@ def fine_tune(model: nn.Module, data: Benchmark, seed: int, options: argparse.Na
         nll = 0.0
         for inputs, labels, _ in map(for_hugging_face, loader):
             assert isinstance(inputs, dict)
-            terms = objective(
+            terms = loss(
                 model(**inputs), labels, model, num_train=len(data.train),
-                ksvd_weight=0.1, kl_weight=options.kl_weight,
+                kl_weight=options.kl_weight,
             )  # fmt: skip
             optimizer.zero_grad()
             terms.total.backward()

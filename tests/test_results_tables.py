@@ -1,11 +1,14 @@
 """The pages show what the files in results/ say, and the files are complete and small."""
 
 import json
+from html import unescape
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_rel
 
-from tools.tables import PAGES, ROOT, filled
+from tools.forest import IMAGE, described, points
+from tools.tables import MAIN, PAGES, ROOT, filled, load, over_seeds
 
 FILES = sorted((ROOT / "results").iterdir())
 
@@ -14,6 +17,21 @@ FILES = sorted((ROOT / "results").iterdir())
 def test_tables_of_the_page_are_those_of_the_files(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert filled(text) == text
+
+
+def test_forest_plot_is_that_of_the_files() -> None:
+    assert described() in unescape(IMAGE.read_text(encoding="utf-8"))
+    assert [len(points(title, "ece")[0]) for title in MAIN] == [5, 3, 5, 3, 3, 3, 3]
+
+
+def test_interval_over_seeds_is_that_of_a_paired_t_test() -> None:
+    found = load("cifar10", "table1")
+    kep, msp = (found["rows"][row]["score"]["aurc"] for row in ("kep", "msp"))
+    low, high = ttest_rel(kep, msp).confidence_interval(0.95)
+
+    assert over_seeds(found, "kep", "msp")["aurc"] == pytest.approx(
+        (sum(kep) / 3 - sum(msp) / 3, low, high)
+    )
 
 
 def test_results_are_a_few_small_files() -> None:

@@ -2,7 +2,8 @@
 
 A comment such as `<!-- table cola-features table1 paper -->` names the function and its arguments
 that make all up to `<!-- end -->`. Files of results/ have, for each row and each rule for the epoch
-(`score`, `nll`, `last`), the metrics of every seed, and differences with their 95 % intervals.
+(`score`, `nll`, `last`), the metrics of every seed, and differences with their 95 % intervals over
+the test examples. Intervals over seeds are computed here.
 """
 
 import json
@@ -13,21 +14,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- (?P<call>(?!end )[^>]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 RULES = {"score": "best validation score", "nll": "best validation NLL", "last": "last epoch"}
-PERSISTENT = "KEP-SVGP, persistent noise − MSP"
-# KEP-SVGP against softmax: the title, its file and table, and the pair where its rows have names
-MAIN = {
-    "CoLA, features alone, 50 epochs, 527 sentences": ("cola-features", "table1"),
-    "… 7,696 held-out sentences": ("cola-features-folds", "folds", "KEP-SVGP − MSP"),
-    "CoLA, the paper's schedule and the authors' choices, 527 sentences": ("cola", "table1"),
-    "CoLA, embeddings, 10 epochs, 7,696 held-out sentences": ("cola-folds", "folds", PERSISTENT),
-    "IMDB, 3 epochs, 25,000 reviews": ("imdb", "table1"),
-    "IMDB, 8 epochs, 25,000 reviews": ("imdb-eight", "table1"),
-    "CIFAR-10, 10,000 images": ("cifar10", "table1"),
-    "CIFAR-10, the authors' landmarks": ("cifar10-landmark", "table1"),
+# KEP-SVGP against softmax: the title, its file and table, the row of each, and these with
+# temperature scaling where that was measured
+PLAIN, SCALED = ("table1", "kep", "msp"), ("table7", "kep_temperature", "temperature")
+NOISE = "KEP-SVGP, persistent noise"
+MAIN: dict[str, tuple[str, tuple[str, str, str], tuple[str, str, str] | None]] = {
+    "CoLA, features alone": ("cola-features", PLAIN, SCALED),
+    "CoLA, persistent noise": (
+        "cola-folds",
+        ("folds", NOISE, "MSP"),
+        ("folds", f"{NOISE} + TS", "Temperature Scaling"),
+    ),
+    "CoLA, nearest to the paper": ("cola", PLAIN, SCALED),
+    "IMDB, 3 epochs": ("imdb", PLAIN, SCALED),
+    "IMDB, 8 epochs": ("imdb-eight", PLAIN, SCALED),
+    "CIFAR-10": ("cifar10", PLAIN, None),
+    "CIFAR-10, authors' landmarks": ("cifar10-landmark", PLAIN, None),
 }
 Table = Mapping[str, Any]
 
@@ -55,64 +63,64 @@ def table(file: str, name: str, *options: str) -> str:
     return _markdown(["Method", *(c["title"] for c in columns)], lines)
 
 
-def rules(file: str, name: str, *rows: str) -> str:
-    """Some rows, or all, under each rule for the epoch."""
-    found = load(file, name)
-    columns = found["columns"]
-    lines = [
-        [title, found["rows"][key]["title"], *(_spread(measured, column) for column in columns)]
-        for rule, title in RULES.items()
-        for key in rows or found["rows"]
-        if (measured := found["rows"][key].get(rule))
-    ]
-    return _markdown(["weights of the", "method", *(c["title"] for c in columns)], lines, texts=2)
-
-
 def differences(file: str, name: str, *pairs: str) -> str:
-    """All pairs of rows by the best score, or some under each rule, with their intervals."""
+    """Some pairs of rows under each rule, with their intervals over the test examples."""
     found = load(file, name)
-    columns, measured = found["columns"], found["differences"]
     lines = [
         [
-            _pair_title(found, pair) + (f", {RULES[rule]}" if pairs else ""),
-            *(_interval(measured[rule][pair].get(c["key"]), c["scale"]) for c in columns),
+            f"{_pair_title(found, pair)}, {title}",
+            *(_interval(found["differences"][rule][pair], column) for column in found["columns"]),
         ]
-        for pair in pairs or measured["score"]
-        for rule in (RULES if pairs else ["score"])
-        if pair in measured.get(rule, {})
+        for pair in pairs
+        for rule, title in RULES.items()
     ]
-    return _markdown(["", *(c["title"] for c in columns)], lines)
+    return _markdown(["", *(column["title"] for column in found["columns"])], lines)
 
 
-def against_softmax() -> str:
-    """KEP-SVGP − softmax in the main settings, and in how many seeds KEP-SVGP is ahead."""
+def seeds(file: str, name: str, *pairs: str) -> str:
+    """Some pairs of rows under each rule, with their intervals over the seeds."""
+    found = load(file, name)
+    lines = [
+        [f"{_pair_title(found, pair)}, {title}", *(_interval(cells, c) for c in found["columns"])]
+        for pair in pairs
+        for rule, title in RULES.items()
+        if (cells := over_seeds(found, *pair.split(" − "), rule=rule))
+    ]
+    return _markdown(["", *(column["title"] for column in found["columns"])], lines)
+
+
+def against_softmax(*options: str) -> str:
+    """KEP-SVGP − softmax in the main settings; `scaled` has temperature scaling on both sides."""
     others = load("cola", "table1")["columns"][1:]
     lines = []
-    for title, (file, name, *named) in MAIN.items():
-        found = load(file, name)
-        pair = named[0] if named else "kep − msp"
-        kep, msp = (found["rows"][key]["score"] for key in pair.split(" − "))
-        cells = found["differences"]["score"][pair]
-        texts = [title]
-        for column in (_main_score(found), *others):
-            ahead = _seeds_ahead(kep, msp, column)
-            interval = _interval(cells[column["key"]], column["scale"]).replace(" [", "<br>[")
-            texts.append(f"{interval}<br>{sum(ahead)} of {len(ahead)}")
-        lines.append(texts)
+    for title, (file, plain, scaled) in MAIN.items():
+        if pair := scaled if "scaled" in options else plain:
+            found = load(file, pair[0])
+            cells = over_seeds(found, *pair[1:])
+            columns = (main_score(found), *others)
+            lines.append([title, *(_interval(cells, column) for column in columns)])
     return _markdown(["", "ACC or MCC ↑", *(column["title"] for column in others)], lines)
 
 
-def histories(file: str, group: str) -> str:
-    """What validation data say of trials, means over their seeds."""
-    lines = []
-    for row in load(file, group, "histories")["rows"].values():
-        numbers = zip(*(_summary(run) for run in row["runs"]), strict=True)
-        means = [f"{statistics.fmean(values):.3f}" for values in numbers]
-        kls = [run["kl"][-1] for run in row["runs"] if "kl" in run]
-        kl = f"{statistics.fmean(kls):.1f}" if kls else "–"
-        lines.append([row["title"], f"{len(row['runs'][0]['nll'])}", *means, kl])
-    heads = ["", "epochs", "best score", "its NLL", "least NLL", "last NLL", "last KL"]
-    return _markdown(heads, lines)
+def per_seed(found: Table, ours: str, theirs: str, key: str, rule: str = "score") -> list[float]:
+    """The difference of two rows in one metric, seed by seed."""
+    pairs = (found["rows"][row].get(rule, {}).get(key, []) for row in (ours, theirs))
+    # a row may have more seeds than the other; both begin with the same
+    return [a - b for a, b in zip(*pairs, strict=False)]
+
+
+def over_seeds(
+    found: Table, ours: str, theirs: str, rule: str = "score"
+) -> dict[str, tuple[float, float, float]]:
+    """The mean difference of two rows in each metric, and its 95 % interval over seeds (t)."""
+    cells = {}
+    for column in found["columns"]:
+        if len(values := per_seed(found, ours, theirs, column["key"], rule)) > 1:
+            mean = statistics.fmean(values)
+            error = statistics.stdev(values) / len(values) ** 0.5
+            half = float(t.ppf(0.975, len(values) - 1)) * error
+            cells[column["key"]] = (mean, mean - half, mean + half)
+    return cells
 
 
 # what the paper's appendix says of its experiments, in the words of a configuration
@@ -185,10 +193,9 @@ def settings() -> str:
 
 KINDS: dict[str, Callable[..., str]] = {
     "table": table,
-    "rules": rules,
     "differences": differences,
+    "seeds": seeds,
     "against-softmax": against_softmax,
-    "histories": histories,
     "settings": settings,
 }
 
@@ -197,16 +204,10 @@ def _sign(column: Table) -> int:
     return 1 if column["title"].endswith("↑") else -1
 
 
-def _main_score(found: Table) -> Table:
+def main_score(found: Table) -> Table:
     """MCC where it is measured, as on CoLA, or else the accuracy."""
     by_key = {column["key"]: column for column in found["columns"]}
     return by_key.get("mcc", by_key.get("accuracy", {}))
-
-
-def _summary(run: Table) -> tuple[float, ...]:
-    """The best score of a history, the NLL of its epoch, the least NLL and the last."""
-    scores, nll = run.get("mcc", run.get("accuracy", [])), run["nll"]
-    return max(scores), nll[scores.index(max(scores))], min(nll), nll[-1]
 
 
 def _best(found: Table, column: Table) -> str:
@@ -231,11 +232,11 @@ def _paper(numbers: Sequence[float | None]) -> str:
     return f"*{' ± '.join(texts)}*" if texts else ""
 
 
-def _interval(ends: Sequence[float] | None, scale: float) -> str:
+def _interval(cells: Mapping[str, Sequence[float]], column: Table) -> str:
     """A difference and its interval, bold where that leaves zero out."""
-    if ends is None:
+    if column["key"] not in cells:
         return "–"
-    middle, low, high = (end * scale for end in ends)
+    middle, low, high = (end * column["scale"] for end in cells[column["key"]])
     texts = [f"{end:+.1f}".replace("-", "−") for end in (middle, low, high)]
     # an interval is not broken over lines
     text = f"{texts[0]} [{texts[1]},\N{NO-BREAK SPACE}{texts[2]}]"
@@ -248,13 +249,8 @@ def _pair_title(found: Table, pair: str) -> str:
     return " − ".join(f"({t})" if " + " in t and len(t) < 10 else t for t in titles)
 
 
-def _seeds_ahead(kep: Table, msp: Table, column: Table) -> list[bool]:
-    pairs = zip(kep[column["key"]], msp[column["key"]], strict=False)
-    return [_sign(column) * ours > _sign(column) * theirs for ours, theirs in pairs]
-
-
-def _markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
-    marks = ["---"] * texts + ["---:"] * (len(heads) - texts)
+def _markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    marks = ["---"] + ["---:"] * (len(heads) - 1)
     return "".join(f"| {' | '.join(line)} |\n" for line in (heads, marks, *lines))
 
 

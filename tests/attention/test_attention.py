@@ -162,11 +162,13 @@ def coefficients(layer: KEPAttention) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
-@pytest.mark.parametrize(("loss", "ratio"), [("relative", 1.0), ("objective", 16.0)])
-def test_common_factor_of_the_coefficients_is_free_in_the_relative_penalty(
-    projection: str, loss: str, ratio: float, generator: torch.Generator
+@pytest.mark.parametrize(
+    ("choice", "ratio"), [({}, 1.0), ({"ksvd_loss": "objective"}, 16.0)], ids=["default", "J²"]
+)
+def test_common_factor_of_the_coefficients_is_free_in_the_default_penalty(
+    projection: str, choice: dict[str, str], ratio: float, generator: torch.Generator
 ) -> None:
-    layer, x = build(projection=projection, ksvd_loss=loss), tokens(generator)
+    layer, x = build(projection=projection, **choice), tokens(generator)
     layer(x)
     before = layer.penalties().ksvd
     with torch.no_grad():

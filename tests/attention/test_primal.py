@@ -21,8 +21,9 @@ def test_scores_and_penalty_match_the_authors_numbers(golden: Path) -> None:
     heads, landmarks, rank = g["w_e"].shape
     dim = g["x"].shape[-1]
     layer = PrimalAttention(
-        dim, heads, rank=rank, num_landmarks=landmarks, projection="landmark"
-    ).double()
+        dim, heads, rank=rank, num_landmarks=landmarks, projection="landmark",
+        ksvd_loss="objective",
+    ).double()  # fmt: skip
     state = {
         "to_qk.weight": g["qk_weight"],
         "w_e": g["w_e"],

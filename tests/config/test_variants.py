@@ -21,7 +21,9 @@ def differing(config: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 def test_every_number_of_the_appendix_is_that_of_the_variants(dataset: str, variant: str) -> None:
     config = load_config(dataset, variant=variant).identity()
 
-    assert differing(config, APPENDIX[dataset]) == {}
+    differing_names = set(differing(config, APPENDIX[dataset]))
+    # the paper's η weighs J², and ours another loss
+    assert differing_names == ({"objective.ksvd_weight"} if variant == "ours" else set())
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

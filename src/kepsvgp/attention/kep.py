@@ -14,7 +14,7 @@ from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection, ScorePair
 from kepsvgp.attention.shards import common_generator
 from kepsvgp.attention.start import start_as_program
-from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
+from kepsvgp.config.defaults import KSVD_LOSS, POSTERIOR_SCALE, PROJECTION
 from kepsvgp.errors import UserError, told
 from kepsvgp.maths import svgp
 from kepsvgp.maths.ksvd import at_least_float32
@@ -61,10 +61,10 @@ class KEPAttention(KernelSVDAttention):
         qk_bias: Whether the query and key maps have a bias.
         qk_dim: Width of the queries and of the keys, all heads together; `dim` by default.
         dropout: Dropout on the output.
-        ksvd_loss: `"objective"` is the paper's J². `"relative"` is J̃², which does not depend on a
-            common factor of the coefficients. `"residual"`, for the dual projection, is
-            the squared distance from K H_r = H_e Λ and its adjoint relative to the scores'
-            energy; it is zero at singular pairs only.
+        ksvd_loss: `"relative"` is J̃², which does not depend on a common factor of the
+            coefficients. `"objective"` is the paper's J², which shrinks them. `"residual"`, for
+            the dual projection, is the squared distance from K H_r = H_e Λ and its adjoint
+            relative to the scores' energy; it is zero at singular pairs only.
         start: `"scaled"`: q(v) has small means and the standard deviation `posterior_scale`, λ is
             1, and the directions of each head are orthonormal. `"program"`: the random numbers
             that the authors' program begins with, for all of these.
@@ -91,7 +91,7 @@ class KEPAttention(KernelSVDAttention):
         qk_bias: bool = False,
         qk_dim: int | None = None,
         dropout: float = 0.0,
-        ksvd_loss: KSVDLoss = "objective",
+        ksvd_loss: KSVDLoss = KSVD_LOSS,
         start: Start = "scaled",
         posterior_scale: float = POSTERIOR_SCALE,
         check_finite: bool = False,

@@ -19,6 +19,7 @@ from kepsvgp.attention.statistics import (
     statistics,
     sum_over_processes,
 )
+from kepsvgp.config.defaults import KSVD_LOSS
 from kepsvgp.errors import UserError
 
 KSVDLoss = Literal["objective", "relative", "residual"]
@@ -53,7 +54,7 @@ class KernelSVDAttention(PenalisedAttention, ObservedAttention):
         projection: Projection,
         qk_bias: bool,
         qk_dim: int | None = None,
-        ksvd_loss: KSVDLoss = "objective",
+        ksvd_loss: KSVDLoss = KSVD_LOSS,
     ) -> None:
         super().__init__()
         qk_dim = dim if qk_dim is None else qk_dim

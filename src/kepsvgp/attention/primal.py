@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from kepsvgp.attention import checks
 from kepsvgp.attention.base import repeat_mask
-from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention
+from kepsvgp.attention.kernel_svd import Call, KernelSVDAttention, KSVDLoss
 from kepsvgp.attention.projections import Projection
-from kepsvgp.config.defaults import PROJECTION
+from kepsvgp.config.defaults import KSVD_LOSS, PROJECTION
 from kepsvgp.ops.dropout import Dropout
 
 
@@ -28,6 +28,7 @@ class PrimalAttention(KernelSVDAttention):
         num_landmarks: Tokens that define the data-dependent directions; `10 * rank` by default.
         projection: Where the directions come from; see `KEPAttention`.
         qk_bias: Whether the query and key maps have a bias.
+        ksvd_loss: The KSVD penalty; see `KEPAttention`.
         dropout: Dropout on the output.
 
     References:
@@ -45,11 +46,12 @@ class PrimalAttention(KernelSVDAttention):
         num_landmarks: int | None = None,
         projection: Projection = PROJECTION,
         qk_bias: bool = False,
+        ksvd_loss: KSVDLoss = KSVD_LOSS,
         dropout: float = 0.0,
     ) -> None:
         super().__init__(
             dim, num_heads, rank=rank, num_landmarks=num_landmarks, projection=projection,
-            qk_bias=qk_bias,
+            qk_bias=qk_bias, ksvd_loss=ksvd_loss,
         )  # fmt: skip
         self.to_output = nn.Linear(2 * rank, dim // num_heads)
         self.dropout = Dropout(dropout)

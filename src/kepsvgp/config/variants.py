@@ -14,6 +14,7 @@ TITLES = {
 
 _BOTH = (
     "model.kep.ksvd_loss=objective",
+    "objective.ksvd_weight=1",
     "model.kep.start=program",
     "model.kep.refit=false",
     "train.clip_norm=none",
@@ -37,11 +38,11 @@ _GENERAL = {
         "prediction.average=logits",
     ),
 }
-_CIFAR = ("data.normalisation=program",)
+_CIFAR = ("data.normalisation=program", "objective.ksvd_weight=10")
 _OF_DATA = {
     "cifar10": _CIFAR,
     "cifar100": _CIFAR,
-    "imdb": ("data.split=paper", "model.embedding_scale=1"),
+    "imdb": ("data.split=paper", "model.embedding_scale=1", "objective.ksvd_weight=10"),
     "cola": ("model.embedding_scale=1", "model.dropout=0.1", "model.kep.num_landmarks=10"),
 }
 

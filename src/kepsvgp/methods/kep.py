@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.config.defaults import POSTERIOR_SCALE, PROJECTION
+from kepsvgp.config.defaults import KSVD_LOSS, POSTERIOR_SCALE, PROJECTION
 from kepsvgp.config.sections import TEXTS, Count, Limit, ModelConfig, RunConfig, Section
 from kepsvgp.data import Benchmark, Examples
 from kepsvgp.inference.posterior import fit_posterior
@@ -36,8 +36,8 @@ class KepConfig(Section):
         noise: One draw for a sequence, or one for each token.
         branches: The pair, or one branch twice (the ablation of the asymmetry).
         qk_bias: Whether queries and keys have a bias.
-        ksvd_loss: The paper's J², J relative to its size, or the residual of the singular pairs
-            (`dual` alone).
+        ksvd_loss: J relative to its size, the paper's J² (`objective`), or the residual of the
+            singular pairs (`dual` alone).
         start: What q(v), λ and the coefficients begin with; see `KEPAttention`.
         posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
         refit: Whether the spread of q(v) is fitted again at the end of the training, as
@@ -51,7 +51,7 @@ class KepConfig(Section):
     noise: Literal["joint", "token"] = "joint"
     branches: Literal["er", "ee", "rr"] = "er"
     qk_bias: bool = False
-    ksvd_loss: Literal["objective", "relative", "residual"] = "objective"
+    ksvd_loss: Literal["relative", "objective", "residual"] = KSVD_LOSS
     start: Literal["scaled", "program"] = "scaled"
     posterior_scale: float = Field(default=POSTERIOR_SCALE, ge=1e-30, le=1e30)
     refit: bool = True

@@ -28,5 +28,6 @@ class Primal(Method):
             num_landmarks=kep.landmarks(num_tokens),
             projection=kep.projection,
             qk_bias=kep.qk_bias,
+            ksvd_loss=kep.ksvd_loss,
             dropout=config.dropout,
         )

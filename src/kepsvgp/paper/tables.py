@@ -52,7 +52,10 @@ def _pairing(branches: str, title: str) -> MethodRow:
 
 
 def _weighted(merge: str, weight: str) -> MethodRow:
-    settings = (f"model.kep.merge={merge}", f"objective.ksvd_weight={weight}")
+    settings = (
+        *(f"model.kep.merge={merge}", f"objective.ksvd_weight={weight}"),
+        "model.kep.ksvd_loss=objective",
+    )
     title = f"η = {weight}"
     return MethodRow(f"{merge}/{weight}", title, "kep", settings=settings, group=_MERGES[merge])
 
@@ -246,6 +249,7 @@ def _choice(key: str, title: str, *changes: str) -> MethodRow:
 _PLAINEST = (
     "model.kep.projection=landmark",
     "model.kep.ksvd_loss=objective",
+    "objective.ksvd_weight=1",
     "model.kep.noise=joint",
     "model.kep.start=scaled",
     "model.kep.posterior_scale=0.1",
