@@ -119,7 +119,7 @@ def test_eight_bits_leave_the_posterior_alone(name: str, monkeypatch) -> None:
 
 def test_guide_has_the_table_of_what_is_tested_here() -> None:
     """Its rows are the families of the tests above, its last columns those of the eight."""
-    page = (Path(__file__).parents[2] / "docs/guides/convert.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/models.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     ticks = {row[0].strip("`"): row[1:] for row in rows if len(row) == 8 and "✓" in row}
     assert ticks == {
