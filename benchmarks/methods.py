@@ -18,10 +18,10 @@ from kepsvgp.config.sections import RunConfig
 from kepsvgp.data import Batch, Benchmark, batches, load_benchmark
 from kepsvgp.data.sets import cola
 from kepsvgp.data.store import data_root
+from kepsvgp.inference.pooled import pooled
 from kepsvgp.inference.prediction import Predictor, predict_batches
 from kepsvgp.methods import ensemble, kfllla, mc_dropout, temperature
 from kepsvgp.methods.base import Direct
-from kepsvgp.methods.pooled import pooled
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.runs.record import input_shape
 
