@@ -27,8 +27,8 @@ class Penalties(NamedTuple):
     training pass. It counts as often as there are training examples."""
 
 
-class WholeLinear(nn.Linear):
-    """A map of the scores or the draws, which `quantize_dynamic` leaves whole."""
+class WholeLinear(nn.modules.linear.NonDynamicallyQuantizableLinear):
+    """A map of the scores or the draws, which `quantize_dynamic` and torchao leave whole."""
 
 
 class _Mark:

@@ -14,11 +14,13 @@ from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
 from kepsvgp.attention.novelty import observing
 from kepsvgp.errors import UserError
 from kepsvgp.inference.trunk import Sampled, with_remembered_trunk
+from kepsvgp.ops.few_bits import has_few_bits
 
 # how far logits of float32 may differ, relative to the largest, by the order of their sums
 SAME = 1e-5
 # steps that change little, and by more than logits of this type are rounded
-STEPS = {torch.float32: 2e-2, torch.float64: 1e-3}
+STEPS = {torch.float64: 1e-4, torch.float32: 5e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
+FEW_BITS = 0.1
 
 
 def logits_of(output: Any) -> Tensor:
@@ -73,55 +75,66 @@ def sampled_logits(
     if not stochastic_layers(model):
         return call(model, inputs).unsqueeze(0)
     with fixed_draws(model, num_samples, generator=generator) as draws:
-        return logits_with_draws(model, inputs, draws)
+        return logits_with_draws(model, inputs, draws, mirrored=True)
 
 
 def logits_with_draws(
-    model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor]
+    model: nn.Module, inputs: Any, draws: Mapping[nn.Module, Tensor], *, mirrored: bool
 ) -> Float[Tensor, "sample example class"]:
     """Logits of every sample, from the draws of every stochastic layer."""
-    return linear_in_draws(model, draws, partial(_with_draws, model, inputs))
+    return linear_in_draws(model, draws, partial(_with_draws, model, inputs), mirrored=mirrored)
 
 
 def linear_in_draws(
     model: nn.Module,
     draws: Mapping[nn.Module, Tensor],
     logits: Callable[[Mapping[nn.Module, Tensor]], Float[Tensor, "sample example class"]],
+    *,
+    mirrored: bool,
     means: int = 1,
 ) -> Float[Tensor, "sample example class"]:
     """What `logits` makes of draws, linear in those of layers that are.
 
     They stand for f(m) + J (v − m), the model for which their posterior was fitted: J (v − m) is
-    the difference that a small step from the mean m towards v makes. After these steps `logits`
-    is given m itself, once or, where f differs from sample to sample, as often as there are.
+    the central difference of steps from the mean m towards v and away from it. After these steps
+    `logits` is given m itself, once or, where f differs from sample to sample, as often as there
+    are. Where the second half of the draws mirrors the first, its differences are those of the
+    first: the passes are as many as the draws.
     """
     are_linear = draws and all(getattr(layer, "is_linear", False) for layer in draws)
-    step = _step(model) if are_linear else None
-    if step is None:
+    if not are_linear:
         return logits(draws)
-    found = logits({layer: _near_mean(layer, v, step, means) for layer, v in draws.items()})
-    at_mean = found[-means:]
-    return at_mean + (found[:-means] - at_mean) / step
+    num_samples, step = len(next(iter(draws.values()))), _step(model)
+    count = (num_samples + 1) // 2 if mirrored else num_samples
+    near = {layer: _near_mean(layer, v[:count], step, means) for layer, v in draws.items()}
+    towards, away, at_mean = logits(near).split([count, count, means])
+    moved = (towards - away) / (2 * step)
+    moved = torch.cat([moved, -moved])[:num_samples] if mirrored else moved
+    return at_mean + moved
 
 
-def _step(model: nn.Module) -> float | None:
-    """How far from the mean a difference is taken; None where rounding leaves no room for one."""
-    steps = [STEPS.get(p.dtype) for p in model.parameters() if p.is_floating_point()]
+def _step(model: nn.Module) -> float:
+    """How far from the mean differences are taken, by the coarsest numbers that a model counts in.
+
+    Logits change by more than they are rounded, and by little otherwise.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     device = next(model.parameters()).device.type
-    has_few_bits = any("quantized" in type(module).__module__ for module in model.modules())
-    if None in steps or has_few_bits or torch.is_autocast_enabled(device):
-        return None
-    return max(step for step in steps if step is not None)
+    if torch.is_autocast_enabled(device):
+        types.add(torch.get_autocast_dtype(device))
+    few_bits = [FEW_BITS] if has_few_bits(model) else []
+    return max([STEPS.get(each, FEW_BITS) for each in types] + few_bits)
 
 
 def _near_mean(layer: Any, v: Tensor, step: float, means: int) -> Tensor:
-    """A step from the mean towards every draw, and the mean.
+    """A step from the mean towards every draw, one away from it, and the mean.
 
     It comes last: a mean of zero draws nothing, and the first sample is what shortcuts are
     tried on.
     """
     mean = layer.v_mean.detach().to(v)
-    return torch.cat([mean + step * (v - mean), mean.expand(means, *mean.shape)])
+    moved = step * (v - mean)
+    return torch.cat([mean + moved, mean - moved, mean.expand(means, *mean.shape)])
 
 
 def _with_draws(

@@ -33,17 +33,19 @@ TOLERANCE = 1e-4
 class WithDraws(nn.Module):
     """The graph that takes draws: `(inputs, draws)` → logits `(sample, batch, class)`.
 
-    `draws` has one tensor for each stochastic layer, as `layer.draw(num_samples)` gives it.
+    `draws` has one tensor for each stochastic layer, as `layer.draw(num_samples)` gives it, or
+    others of that shape unless `mirrored` promises that they are those.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, mirrored: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.mirrored = model, mirrored
 
     def forward(self, inputs: Any, draws: list[Tensor]) -> Tensor:
         """Logits of every sample."""
         layers = stochastic_layers(self.model)
-        return logits_with_draws(self.model, inputs, dict(zip(layers, draws, strict=True)))
+        held = dict(zip(layers, draws, strict=True))
+        return logits_with_draws(self.model, inputs, held, mirrored=self.mirrored)
 
 
 class Averaged(nn.Module):
@@ -51,7 +53,7 @@ class Averaged(nn.Module):
 
     def __init__(self, model: nn.Module, draws: list[Tensor]) -> None:
         super().__init__()
-        self.with_draws = WithDraws(model)
+        self.with_draws = WithDraws(model, mirrored=True)
         self.num_layers = len(draws)
         for layer, u in enumerate(draws):
             self.register_buffer(f"draws_{layer}", u)

@@ -72,10 +72,9 @@ class MCDropout:
     ) -> Float[Tensor, "sample batch class"]:
         # layers that draw, such as KEP's, draw as many samples
         with fixed_draws(self.model, len(seeds), generator=generator) as draws:
-            # masks of a sample are those of its mean too
-            return linear_in_draws(
-                self.model, draws, partial(self._with_draws, inputs, seeds), means=len(seeds)
-            )
+            logits = partial(self._with_draws, inputs, seeds)
+            # masks of a sample are those of its mean too, and not those of its mirror image
+            return linear_in_draws(self.model, draws, logits, mirrored=False, means=len(seeds))
 
     def _with_draws(
         self, inputs: Any, seeds: Int[Tensor, " sample"], draws: Mapping[nn.Module, Tensor]
