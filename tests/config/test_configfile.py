@@ -40,6 +40,14 @@ def test_config_survives_its_own_dump() -> None:
     assert parse_config(tomllib.loads(dump_config(config))) == config
 
 
+def test_data_are_made_where_the_run_trains() -> None:
+    config = RunConfig.model_validate({"train": {"device": "cuda:1"}})
+
+    assert config.data.device == "cuda:1"
+    assert "data.device" not in config.identity()
+    assert RunConfig.model_validate(config.model_dump()) == config
+
+
 def test_config_dump_is_complete() -> None:
     values = tomllib.loads(dump_config(RunConfig()))
 

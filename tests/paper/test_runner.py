@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from kepsvgp.config.sections import TrainConfig
 from kepsvgp.errors import UserError
 from kepsvgp.paper.plan import timing_of
 from kepsvgp.paper.processes import Outcome, execute
@@ -141,7 +142,11 @@ def test_ray_says_at_once_that_nobody_listens(tmp_path) -> None:
             pass
 
 
-def test_jobs_share_the_gpus_evenly(swept, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cuda", ["3", "3", "GPU-5", "GPU-5"]), ("cuda:1", ["None"] * 4)],
+)
+def test_jobs_share_the_gpus_evenly(device, expected, swept, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5,7")
     together = threading.Barrier(4, timeout=60)
@@ -152,7 +157,10 @@ def test_jobs_share_the_gpus_evenly(swept, tmp_path, monkeypatch) -> None:
         return Outcome(name, f"{given[-1]}", 0.0)
 
     monkeypatch.setattr("kepsvgp.paper.runner.execute", seen)
-    tasks = swept.tasks("table1")[:4]
+    update = {"train": TrainConfig(device=device)}
     with local_processes(tmp_path, jobs=4, threads=1) as submit:
-        jobs = [submit(task) for task in tasks]
-        assert sorted(f"{job.result().reason}" for job in jobs) == ["3", "3", "GPU-5", "GPU-5"]
+        jobs = [
+            submit(task.model_copy(update={"config": task.config.model_copy(update=update)}))
+            for task in swept.tasks("table1")[:4]
+        ]
+        assert sorted(f"{job.result().reason}" for job in jobs) == expected

@@ -74,6 +74,15 @@ def test_learning_rate_grows_then_falls_to_its_minimum() -> None:
     assert_close(learning_rate(10 + 39 // 2, 5, config), (1e-2 + 1e-4) / 2, rtol=0.05, atol=0)
 
 
+def test_learning_rate_falls_on_a_line_and_stays() -> None:
+    schedule = {"schedule": "linear", "decay_epochs": 4, "warmup_epochs": 1}
+    config = TrainConfig(epochs=10, lr=1e-2, min_lr=1e-4, **schedule)
+    rates = [learning_rate(step, 5, config) for step in range(50)]
+
+    assert_close(rates[5:26], torch.linspace(1e-2, 1e-4, 21).tolist(), rtol=1e-5, atol=0)
+    assert set(rates[25:]) == {1e-4}
+
+
 @pytest.mark.parametrize(("epochs", "warmup"), [(1, 0.5), (5, 2.5), (6, 5)])
 def test_warmup_leaves_half_of_a_short_training(epochs: int, warmup: float) -> None:
     config = TrainConfig(epochs=epochs, warmup_epochs=5)

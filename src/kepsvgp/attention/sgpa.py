@@ -91,17 +91,31 @@ def kernel_diagonal(
 def cholesky(
     matrix: Float[Tensor, "*batch n n"], *, jitter: float, attempts: int = 5
 ) -> Float[Tensor, "*batch n n"]:
-    """Lower factor of `matrix + jitter · I`, with ten times the jitter where that fails."""
+    """Lower factor of `matrix + jitter · I`, with ten times the jitter where that fails.
+
+    An accelerator is asked for no value, which would have to be waited for: a matrix that fails
+    to the last has a factor of NaN there.
+    """
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    for attempt in range(attempts):
-        factor, info = torch.linalg.cholesky_ex(matrix + jitter * 10**attempt * eye)
+    if matrix.is_cpu:
+        factor, info = torch.linalg.cholesky_ex(matrix + jitter * eye)
         if not info.any():
             return factor
-    raise FloatingPointError(
-        "the kernel matrix of SGPA's inducing keys must be positive definite; it is not, even "
-        f"with {jitter * 10 ** (attempts - 1):.0e} on its diagonal. A smaller learning rate or "
-        "fewer inducing points may help."
-    )
+    jitters = jitter * 10.0 ** torch.arange(attempts, dtype=matrix.dtype, device=matrix.device)
+    tried = torch.stack([matrix.detach() + some * eye for some in jitters])
+    has_failed = torch.linalg.cholesky_ex(tried).info.ne(0).int()
+    # how often before the first success
+    failures = has_failed.cumprod(0).sum(0)
+    chosen = jitters[failures.clamp(max=attempts - 1)]
+    factor = torch.linalg.cholesky_ex(matrix + chosen[..., None, None] * eye).L
+    is_lost = failures == attempts
+    if is_lost.is_cpu and is_lost.any():
+        raise FloatingPointError(
+            "the kernel matrix of SGPA's inducing keys must be positive definite; it is not, even "
+            f"with {jitter * 10 ** (attempts - 1):.0e} on its diagonal. A smaller learning rate "
+            "or fewer inducing points may help."
+        )
+    return factor.masked_fill(is_lost[..., None, None], torch.nan)
 
 
 def marginals(

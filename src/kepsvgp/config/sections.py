@@ -63,6 +63,7 @@ class DataConfig(Section):
         name: A benchmark of the paper, `digits`, the user's own `images` or `csv`, or what
             loads another: a name of an installed package, or a place such as `module:function`.
         root: Folder of the data sets; None takes `KEPSVGP_DATA`, else the user's cache.
+        device: Where the encoder computes, `train.device` unless it is given; not kept with a run.
         path: The user's own folder of images or CSV file, for `images` and `csv` alone.
         seed: Seed of the splits (not of the training), so that all seeds share them.
         split: `official` keeps the publisher's test set. IMDB's `paper` pools all 50,000 reviews
@@ -90,6 +91,7 @@ class DataConfig(Section):
 
     name: Annotated[str, AfterValidator(_dataset)] = "digits"
     root: Annotated[Path | None, Optional] = None
+    device: str = Field(default="auto", exclude=True)
     path: Annotated[Path | None, Optional] = None
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     split: Literal["official", "paper", "program"] = "official"
@@ -243,7 +245,9 @@ class TrainConfig(Section):
         epochs: Passes over the training set.
         batch_size: Examples of one optimizer step, over all processes and micro-batches.
         lr: Highest learning rate, reached at the end of the warm-up.
-        min_lr: Learning rate at the end of the cosine.
+        schedule: How the learning rate falls after the warm-up: as a cosine or as a line.
+        min_lr: Learning rate at the end of the fall.
+        decay_epochs: Epochs of the fall, after which `min_lr` stays; None for all that are left.
         warmup_epochs: Epochs of linear growth of the learning rate; half of all where there are
             no more.
         weight_decay: Adam's L2 penalty.
@@ -262,7 +266,9 @@ class TrainConfig(Section):
     epochs: Count = 10
     batch_size: Count = 128
     lr: PositiveFloat = 1e-3
+    schedule: Literal["cosine", "linear"] = "cosine"
     min_lr: NonNegativeFloat = 1e-5
+    decay_epochs: Limit = None
     warmup_epochs: NonNegativeFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_norm: Annotated[PositiveFloat | None, Optional] = None
@@ -322,7 +328,11 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Adds the section of a method that is not ours, if it has one and it was not given."""
+        """Adds the device of the data, and the section of a method that is not ours."""
+        if isinstance(values, Mapping):
+            data, train = values.get("data", {}), values.get("train", {})
+            if isinstance(data, Mapping) and isinstance(train, Mapping) and "device" in train:
+                values = {**values, "data": {"device": train["device"], **data}}
         given = values.get("model", {}) if isinstance(values, Mapping) else None
         if not isinstance(given, Mapping) or not isinstance(values.get("method"), str):
             return values

@@ -5,9 +5,10 @@
     f_j(z_j) = w(z_j)ᵀ u_j              local cubic interpolation of the grid, w has 4 weights
     logits = A f                        mixing weights
 
-q(u_j) = N(m_j, L_j L_jᵀ), its kernels, KL and interpolation are GPyTorch's. A function is
-fixed by its values on the grid, so a sample is one draw of all u_j for the whole data set, and
-a prediction does not depend on its batch.
+q(u_j) = N(m_j, L_j L_jᵀ), its grid and kernels are GPyTorch's; interpolation and KL ask for no
+values, which an accelerator would have to be waited for. A function is fixed by its values on
+the grid, so a sample is one draw of all u_j for the whole data set, and a prediction does not
+depend on its batch.
 
 References:
     Wilson et al., 2016, arXiv:1611.00336.
@@ -29,7 +30,6 @@ try:
         # what GPyTorch's own dependencies use is not for our users to mend
         warnings.simplefilter("ignore")
         import gpytorch
-        from gpytorch.utils.interpolation import Interpolation
 except ModuleNotFoundError as error:
     raise UserError(
         f"method 'svdkl' must have GPyTorch; {error.name} is not installed. "
@@ -76,6 +76,7 @@ class AdditiveGridGP(PenalisedLayer):
         self.to_features = nn.Linear(dim, num_features)
         self.gp = GridGP(num_features, grid_size)
         self.mixing = nn.Linear(num_features, num_classes, bias=False)
+        self._start_at_prior()
 
     @torch.no_grad()
     def start_from(self, head: nn.Linear, *, scale: float = 8.0, spread: float = 0.05) -> None:
@@ -92,13 +93,19 @@ class AdditiveGridGP(PenalisedLayer):
         self.mixing.weight.copy_(torch.eye(num_classes, num_features))
         self.gp.covar_module.outputscale = scale**2
         strategy: Any = self.gp.variational_strategy
-        q = strategy._variational_distribution
-        q.chol_variational_covar.copy_(
-            torch.linalg.cholesky(strategy.prior_distribution.covariance_matrix)
-        )
+        q = self._start_at_prior()
         q.chol_variational_covar[:rows] *= spread
         q.variational_mean[:rows] = scale * strategy.grid.squeeze(-1)
+
+    @torch.no_grad()
+    def _start_at_prior(self) -> Any:
+        """Sets q(u) to p(u), in place of GPyTorch at the first pass, and returns it."""
+        strategy: Any = self.gp.variational_strategy
+        q = strategy._variational_distribution
+        q.variational_mean.zero_()
+        q.chol_variational_covar.copy_(torch.linalg.cholesky(self._prior()))
         strategy.variational_params_initialized.fill_(1)
+        return q
 
     def forward(
         self,
@@ -114,34 +121,63 @@ class AdditiveGridGP(PenalisedLayer):
             draws = self.draw(num_samples, generator=generator)
         if draws is not None:
             return self.mixing(interpolate(*self._weights(z), draws))
-        # (… batch feature) → (feature point 1), all examples independent given their marginals
-        points = z.flatten(0, -2).mT.unsqueeze(-1)
-        marginal = self.gp(points)
-        noise = standard_normal(marginal.mean.shape, z, generator)
-        values = marginal.mean + marginal.variance.clamp_min(0).add(1e-10).sqrt() * noise
-        return self.mixing(values.mT.unflatten(0, z.shape[:-1]))
+        # all examples independent given their marginals
+        index, weight = self._weights(z)
+        mean, tril = self._q()
+        features = torch.arange(len(mean), device=z.device).unsqueeze(-1)
+        # w(z)ᵀ m and L ᵀ w(z), from the four entries of the grid around z
+        centre = (mean[features, index] * weight).sum(-1)
+        spread = (tril[features, index] * weight.unsqueeze(-1)).sum(-2)
+        std = spread.square().sum(-1).add(1e-10).sqrt()
+        return self.mixing(centre + std * standard_normal(z.shape, z, generator))
 
     def penalties(self) -> Penalties:
         """KL[q(u) ‖ p(u)] of all GPs."""
-        kl = self.gp.variational_strategy.kl_divergence().sum()
+        mean, tril = self._q()
+        prior = torch.linalg.cholesky_ex(self._prior()).L
+        # with C = chol K: ½ (‖C⁻¹ L‖² + ‖C⁻¹ m‖² − M) + log|C| − log|L|
+        both = torch.cat([tril, mean.unsqueeze(-1)], dim=-1)
+        squares = torch.linalg.solve_triangular(prior, both, upper=False).square().sum()
+        log_dets = [t.diagonal(dim1=-2, dim2=-1).abs().log().sum() for t in (prior, tril)]
+        kl = 0.5 * (squares - mean.numel()) + log_dets[0] - log_dets[1]
         return Penalties(kl=kl, ksvd=torch.zeros_like(kl))
 
     def draw(
         self, num_samples: int, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "sample feature grid"]:
         """Draws of the functions, by their values on the grid."""
-        q = self.gp.variational_strategy.variational_distribution
-        mean, tril = q.mean, q.lazy_covariance_matrix.cholesky().to_dense()
+        mean, tril = self._q()
         noise = standard_normal((*mean.shape, num_samples), mean, generator)
         # u_j = m_j + L_j ε
         return mean + (tril @ noise).movedim(-1, 0)
 
+    def _q(self) -> tuple[Float[Tensor, "feature grid"], Float[Tensor, "feature grid grid"]]:
+        """The mean m and the factor L of all GPs."""
+        strategy: Any = self.gp.variational_strategy
+        q = strategy._variational_distribution
+        return q.variational_mean, q.chol_variational_covar.tril()
+
+    def _prior(self) -> Float[Tensor, "feature grid grid"]:
+        """K of all GPs on the grid, with GPyTorch's jitter."""
+        grid, kernel = self.gp.variational_strategy.grid, self.gp.covar_module
+        # s² exp(−½ (x − x′)² / ℓ²)
+        exponent = -0.5 * ((grid - grid.mT) / kernel.base_kernel.lengthscale).square()
+        jitter = 1e-3 * torch.eye(len(grid), dtype=exponent.dtype, device=grid.device)
+        return kernel.outputscale[:, None, None] * exponent.exp() + jitter
+
     def _weights(
         self, z: Float[Tensor, "*sample batch feature"]
     ) -> tuple[Int[Tensor, "*sample batch feature 4"], Float[Tensor, "*sample batch feature 4"]]:
-        grid = self.gp.variational_strategy.grid
-        index, weight = Interpolation().interpolate(grid, z.reshape(-1, 1))
-        return index.unflatten(0, z.shape), weight.unflatten(0, z.shape)
+        """The four points of the grid around z, and their weights by cubic convolution."""
+        grid = self.gp.variational_strategy.grid.squeeze(-1)
+        place = (z - grid[0]) / (grid[1] - grid[0])
+        # the grid goes one step beyond (−1, 1) on either side
+        left = place.detach().floor().clamp(1, len(grid) - 3)
+        offset = torch.arange(-1, 3, device=z.device)
+        distance = ((place - left).unsqueeze(-1) - offset).abs()
+        near = (1.5 * distance - 2.5) * distance.square() + 1
+        far = ((2.5 - 0.5 * distance) * distance - 4) * distance + 2
+        return left.long().unsqueeze(-1) + offset, torch.where(distance < 1, near, far)
 
 
 def interpolate(

@@ -72,6 +72,8 @@ def _outcome(name: str, future: "Future[Outcome]") -> Outcome:
 def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Submit]:
     """Jobs in processes on this machine, so many at a time, on the GPU with the fewest of them.
 
+    A job that names its GPU by a number sees them all, so that it is the one that is meant.
+
     Leaving the block early ends those that are running; their runs can be continued.
     """
     children, pool = _Children(), ThreadPoolExecutor(max_workers=jobs)
@@ -83,7 +85,8 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
         gpu = places.get()
         try:
             text = job.model_dump_json()
-            return execute(job.name, text, str(out.resolve()), threads, children.add, gpu)
+            seen = None if _names_gpu(job) else gpu
+            return execute(job.name, text, str(out.resolve()), threads, children.add, seen)
         finally:
             places.put(gpu)
 
@@ -96,6 +99,11 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
         pool.shutdown(wait=False, cancel_futures=True)
         children.end()
         pool.shutdown(wait=True)
+
+
+def _names_gpu(job: Job) -> bool:
+    configs = [job.config] if isinstance(job, Task) else job.configs.values()
+    return any(":" in config.train.device for config in configs)
 
 
 class _Children:

@@ -34,13 +34,13 @@ _MERGES = {"concat": "[Fᵉ; Fʳ]", "add": "Fᵉ + Fʳ"}
 _SGPA_CIFAR = (
     *("model.dim=128", "model.num_heads=4", "model.mlp_dim=128", "train.augment=false"),
     *("train.epochs=500", "train.lr=5e-4", "train.weight_decay=0"),
+    *("train.schedule=linear", "train.decay_epochs=480"),
 )
 _SGPA_SETTINGS = {
     "cifar10": ("model.depth=5", *_SGPA_CIFAR),
     "cifar100": ("model.depth=6", *_SGPA_CIFAR),
 }
 _SGPA_NOTES = {
-    "cifar10": ("SGPA's program lets the learning rate fall linearly, here it is a cosine.",),
     "cifar100": (
         "Of CIFAR-100 the depth alone is published; the rest is as in the program for CIFAR-10.",
     ),

@@ -10,13 +10,16 @@ from kepsvgp.errors import UserError
 
 
 def learning_rate(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
-    """Linear growth over the warm-up, then a cosine to `min_lr`, reached in the last step."""
+    """Linear growth over the warm-up, then a fall to `min_lr`, by default until the last step."""
     warmup = round(config.warmup * steps_per_epoch)
     if step < warmup:
         return config.lr * (step + 1) / warmup
-    last = config.epochs * steps_per_epoch - 1
-    done = (step - warmup) / max(1, last - warmup)
-    return config.min_lr + 0.5 * (config.lr - config.min_lr) * (1 + math.cos(math.pi * done))
+    steps = config.epochs * steps_per_epoch - 1 - warmup
+    if config.decay_epochs is not None:
+        steps = config.decay_epochs * steps_per_epoch
+    done = min(1.0, (step - warmup) / max(1, steps))
+    left = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return config.min_lr + (config.lr - config.min_lr) * left
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:

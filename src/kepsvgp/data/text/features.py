@@ -41,18 +41,19 @@ BATCH_TOKENS = 4_096
 
 
 class Encoder(NamedTuple):
-    """A folder with an encoder and its tokenizer, and a name that changes with its weights."""
+    """A folder with an encoder, its tokenizer, a name that changes with its weights, its device."""
 
     folder: Path
     tokenizer: "Tokenizer"
     key: str
+    device: str
 
 
-def find_encoder(name: str) -> Encoder:
+def find_encoder(name: str, device: str = "auto") -> Encoder:
     """The encoder `minilm`, one in a folder, or one that Hugging Face knows by this name."""
     config, *weights = encoder_files(name)
     folder = config.parent
-    return Encoder(folder, tokens.load_tokenizer(folder), _identity(folder, weights))
+    return Encoder(folder, tokens.load_tokenizer(folder), _identity(folder, weights), device)
 
 
 def encoder_files(name: str) -> list[Path]:
@@ -92,7 +93,7 @@ def _identity(folder: Path, weights: list[Path]) -> str:
 
 
 def load_model(encoder: Encoder) -> "PreTrainedModel":
-    """The encoder itself, frozen, on an accelerator where there is one."""
+    """The encoder itself, frozen, on its device."""
     try:
         from transformers import AutoModel
         from transformers.utils import logging
@@ -111,7 +112,8 @@ def load_model(encoder: Encoder) -> "PreTrainedModel":
     finally:
         if bars:
             logging.enable_progress_bar()
-    return model.eval().requires_grad_(False).to(find_device())  # pyright: ignore
+    device = find_device(encoder.device, is_binding=False)
+    return model.eval().requires_grad_(False).to(device)  # pyright: ignore
 
 
 def _missing_library() -> UserError:

@@ -99,5 +99,5 @@ def _tools(config: DataConfig) -> "tuple[Tokenizer, Encoder | None]":
         return tokens.load_tokenizer(config.vocabulary), None
     from kepsvgp.data.text.features import find_encoder
 
-    encoder = find_encoder(config.encoder)
+    encoder = find_encoder(config.encoder, config.device)
     return encoder.tokenizer, encoder
