@@ -13,7 +13,18 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import growth, layer, loop, methods, metrics, models, start, traffic
+from benchmarks import (
+    converted,
+    growth,
+    layer,
+    loop,
+    methods,
+    metrics,
+    models,
+    start,
+    sweep,
+    traffic,
+)
 from benchmarks.machine import machine
 from benchmarks.page import details, read, render
 from benchmarks.timing import Measurement, Options
@@ -24,11 +35,13 @@ SUITES: Mapping[str, Callable[[Options], Iterable[Measurement]]] = {
     "layer": layer.contests,
     "train": models.train_contests,
     "predict": models.predict_contests,
+    "converted": converted.contests,
     "scaling": growth.measurements,
     "parallel": traffic.measurements,
     "methods": methods.measurements,
     "metrics": metrics.contests,
     "loop": loop.measurements,
+    "sweep": sweep.measurements,
     "start": start.contests,
 }
 

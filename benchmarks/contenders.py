@@ -1,6 +1,7 @@
 """What the layer is measured against, beside the attention layers of the library."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,14 +20,21 @@ class NaiveAttention(nn.Module):
         self.to_qkv = nn.Linear(dim, 3 * dim)
         self.to_output = nn.Linear(dim, dim)
 
-    def forward(self, x: Float[Tensor, "batch token dim"]) -> Float[Tensor, "batch token dim"]:
-        """softmax(Q Kᵀ / √d) V."""
+    def forward(
+        self,
+        x: Float[Tensor, "batch token dim"],
+        mask: Bool[Tensor, "batch token"] | None = None,
+        **_: Any,
+    ) -> Float[Tensor, "batch token dim"]:
+        """softmax(Q Kᵀ / √d) V; `mask` is True at real tokens."""
         q, k, v = (
             part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for part in self.to_qkv(x).chunk(3, dim=-1)
         )
-        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
-        return self.to_output((weights @ v).transpose(1, 2).flatten(2))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return self.to_output((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
 
 
 class PaperKEPAttention(KEPAttention):

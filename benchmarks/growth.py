@@ -78,7 +78,7 @@ def _growth(
 ) -> Growth:
     steps = {}
     for length in lengths:
-        shape = Shape("", 1, length, DIM, HEADS, RANK, "add", 0, 0.0, 0.0)
+        shape = Shape("", 1, length, DIM, HEADS, RANK, "add", 0, (0.0, 0.0), (0.0, 0.0))
         steps[length] = step(layer, *tensors(shape))
     # the lengths take turns too: a disturbance must not look like growth
     results = compare(

@@ -6,24 +6,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import Contest, Limit, Options, compare
-from kepsvgp.attention.base import PenalisedLayer
+from benchmarks.contenders import NaiveAttention
+from benchmarks.layer import SOFTMAX
+from benchmarks.timing import Contest, Limit, Options, contest
 from kepsvgp.config.file import load_config
 from kepsvgp.inference.calls import call
+from kepsvgp.inference.novelty import fit_novelty
 from kepsvgp.inference.prediction import predict
 from kepsvgp.models import ImageShape, TextShape, build_model
+from kepsvgp.models.build import InputShape
 from kepsvgp.training.objective import objective
 
 NUM_SAMPLES = 10
 VOCABULARY = 30_000
 LANDMARK = "model.kep.projection=landmark"
+FUSED, PLAIN = SOFTMAX
 
 
 class Task(NamedTuple):
-    """A model with the attention to be named, and a batch for it."""
+    """A model of a profile, and a batch for it."""
 
     name: str
-    build: Callable[[str], nn.Module]
+    profile: str
+    settings: tuple[str, ...]
+    shape: InputShape
     inputs: Any
     labels: Tensor
 
@@ -32,50 +38,86 @@ class Task(NamedTuple):
         """Inputs and labels."""
         return self.inputs, self.labels
 
+    def build(self, method: str, *settings: str) -> nn.Module:
+        """The network of a method, by its name in configurations or among the contenders."""
+        config = load_config(self.profile, [*self.settings, *settings]).model
+        classes = 10 if isinstance(self.shape, ImageShape) else 2
+        model = build_model(config, self.shape, classes, "msp" if method in SOFTMAX else method)
+        if method == PLAIN:
+            blocks: Any = model.blocks
+            for block in blocks:
+                block.attention = NaiveAttention(config.dim, config.num_heads)
+        return model
+
 
 def vit(options: Options) -> Task:
-    """The 7-layer ViT for CIFAR, one layer of the attention named."""
+    """The 7-layer ViT for CIFAR, its last attention the one named."""
     batch, depth = (4, 2) if options.small else (128, 7)
-    config = load_config("cifar10", [LANDMARK, f"model.depth={depth}"]).model
-    return Task(
-        f"{depth}-layer ViT, batch {batch}",
-        lambda kind: build_model(config, ImageShape(3, 32, 32), 10, kind),
-        torch.randn(batch, 3, 32, 32),
-        torch.randint(10, (batch,)),
-    )
+    name = f"{depth}-layer ViT, batch {batch}"
+    return _of_images(name, "cifar10", batch, f"model.depth={depth}")
+
+
+def small_vit(options: Options) -> Task:
+    """The ViT of the small CIFAR profile."""
+    batch = 4 if options.small else 64
+    return _of_images(f"small CIFAR profile, batch {batch}", "cifar10-small", batch)
 
 
 def imdb(options: Options) -> Task:
     """The 1-layer Transformer for IMDB, sequences full."""
     batch, tokens = (2, 16) if options.small else (32, 512)
+    return _of_texts(f"IMDB Transformer, batch {batch}, {tokens} tokens", "imdb", batch, tokens)
+
+
+def cola(options: Options) -> Task:
+    """The 2-layer Transformer for CoLA, both layers of the attention named, sequences full."""
+    batch, tokens = (2, 8) if options.small else (32, 32)
+    name = f"CoLA Transformer, both layers, batch {batch}, {tokens} tokens"
+    # MiniLM's embeddings and its six layers
+    return _of_texts(name, "cola", batch, tokens, "model.kep_layers=all", features=(7, 384))
+
+
+def _of_images(name: str, profile: str, batch: int, *settings: str) -> Task:
+    images, labels = torch.randn(batch, 3, 32, 32), torch.arange(batch) % 10
+    return Task(name, profile, settings, ImageShape(3, 32, 32), images, labels)
+
+
+def _of_texts(
+    name: str,
+    profile: str,
+    batch: int,
+    tokens: int,
+    *settings: str,
+    features: tuple[int, int] | None = None,
+) -> Task:
     inputs = {
         "tokens": torch.randint(VOCABULARY, (batch, tokens)),
         "mask": torch.ones(batch, tokens, dtype=torch.bool),
     }
-    config = load_config("imdb", [LANDMARK]).model
-    return Task(
-        f"IMDB Transformer, batch {batch}, {tokens} tokens",
-        lambda kind: build_model(config, TextShape(VOCABULARY), 2, kind),
-        inputs,
-        torch.randint(2, (batch,)),
-    )
+    if features is not None:
+        inputs["features"] = torch.randn(batch, tokens, *features)
+    shape = TextShape(VOCABULARY, *(features or ()))
+    return Task(name, profile, settings, shape, inputs, torch.arange(batch) % 2)
 
 
 def train_contests(options: Options) -> Iterator[Contest]:
     """A step of training: forward, objective, backward, Adam."""
-    task = vit(options)
-    yield _compare_steps(task, ["msp", "kep"], "msp", Limit("kep", 1.0, 0.95), options)
-    task = imdb(options)
-    yield _compare_steps(task, ["msp", "kep"], "msp", Limit("kep", 0.75, 0.6), options)
-    yield _compare_steps(task, ["kep", "sgpa"], "kep", Limit("sgpa", 8.0, at_least=True), options)
+    for task, limits in [
+        (vit(options), [Limit("kep", 1.0, 0.95), Limit("kep, landmarks", 1.0, 0.95)]),
+        (imdb(options), [Limit("kep", 0.6, 0.4), Limit("kep, landmarks", 0.75, 0.6)]),
+        (cola(options), [Limit("kep", 1.1, 0.9)]),
+        (small_vit(options), [Limit("kep", 1.0, 0.95)]),
+    ]:
+        models = _models(task)
+        if task.profile == "imdb":
+            models["sgpa"] = task.build("sgpa")
+        steps = {name: train_steps(model, [task.batch]) for name, model in models.items()}
+        yield contest(f"training step: {task.name}", steps, options, *limits, baselines=SOFTMAX)
 
 
-def _compare_steps(
-    task: Task, kinds: list[str], baseline: str, limit: Limit, options: Options
-) -> Contest:
-    steps = {kind: train_steps(task.build(kind), [task.batch]) for kind in kinds}
-    results = compare(dict(steps), baseline=baseline, rounds=options.rounds)
-    return Contest(f"training step: {task.name}", baseline, results, limit)
+def _models(task: Task) -> dict[str, nn.Module]:
+    models = {name: task.build(name) for name in (FUSED, PLAIN, "kep")}
+    return models | {"kep, landmarks": task.build("kep", LANDMARK)}
 
 
 def train_steps(model: nn.Module, some: Sequence[tuple[Any, Tensor]]) -> Callable[[], None]:
@@ -101,19 +143,32 @@ def train_steps(model: nn.Module, some: Sequence[tuple[Any, Tensor]]) -> Callabl
 
 
 def predict_contests(options: Options) -> Iterator[Contest]:
-    """Ten samples of a KEP model against the one pass of a softmax model."""
-    for task, limit in [
-        (vit(options), Limit("kep, 10 samples", 1.6, 1.4)),
-        (imdb(options), Limit("kep, 10 samples", 1.5, 1.1)),
+    """Ten samples of a KEP model against the one pass of a softmax model, then novelty."""
+    for task, limits in [
+        (vit(options), [Limit("kep", 1.2, 1.1), Limit("kep, landmarks", 1.6, 1.4)]),
+        (imdb(options), [Limit("kep", 1.2, 0.9), Limit("kep, landmarks", 1.5, 1.1)]),
+        (cola(options), [Limit("kep", 2.5, 1.5)]),
     ]:
-        softmax, kep = task.build("msp").eval(), task.build("kep").eval()
-        contenders = {
-            "softmax, one pass": _predict(softmax, task.inputs, 1),
-            "kep, 10 samples": _predict(kep, task.inputs, NUM_SAMPLES),
-            "kep, 10 passes": _predict(_OneByOne(kep), task.inputs, NUM_SAMPLES),
-        }
-        results = compare(contenders, baseline="softmax, one pass", rounds=options.rounds)
-        yield Contest(f"prediction: {task.name}", "softmax, one pass", results, limit)
+        models = {name: model.eval() for name, model in _models(task).items()}
+        models["kep, 10 passes"] = _OneByOne(models["kep"])
+        contenders = {name: predicting(model, task.inputs) for name, model in models.items()}
+        name = f"prediction, 10 samples against one pass: {task.name}"
+        yield contest(name, contenders, options, *limits, baselines=SOFTMAX)
+    for task in (vit(options), imdb(options)):
+        yield novelty_contest(task.name, lambda task=task: task.build("kep"), task.inputs, options)
+
+
+def novelty_contest(
+    name: str, build: Callable[[], nn.Module], inputs: Any, options: Options
+) -> Contest:
+    """What the novelty of a batch costs beside its ten samples."""
+    model, fitted = build().eval(), build().eval()
+    fit_novelty(fitted, [inputs])
+    contenders = {"without": predicting(model, inputs), "novelty": predicting(fitted, inputs)}
+    limit = Limit("novelty", 1.03, 1.01)
+    return contest(
+        f"novelty in prediction: {name}", contenders, options, limit, baselines=("without",)
+    )
 
 
 class _OneByOne(nn.Module):
@@ -127,6 +182,8 @@ class _OneByOne(nn.Module):
         return self.model(*inputs, **named)
 
 
-def _predict(model: nn.Module, inputs: Any, num_samples: int) -> Callable[[], object]:
-    assert num_samples == 1 or any(isinstance(m, PenalisedLayer) for m in model.modules())
+def predicting(
+    model: nn.Module, inputs: Any, num_samples: int = NUM_SAMPLES
+) -> Callable[[], object]:
+    """A prediction; a model that draws nothing is called once, however many samples."""
     return lambda: predict(model, inputs, num_samples=num_samples)

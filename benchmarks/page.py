@@ -14,20 +14,23 @@ do not edit it by hand. `python -m benchmarks layer train` measures some of it a
 Contenders take turns in one run, and the ratio of each to its baseline is taken within every turn:
 medians, with the quartiles beside them. Seconds belong to the machine; ratios are what to look at.
 A layer is measured forwards and backwards with its penalties, a training step with objective and
-optimizer. SGPA has the settings of its paper. KEP layers have landmarks, as the paper's models do,
-ten for each singular pair, unless dual is said. *N × s × s* is the sampling as the paper's
-equations read, in our words.
+optimizer. Where both fused and plain softmax attention are there, the baseline is the faster. SGPA
+has the settings of its paper. KEP layers and models are dual, the default, where landmarks, ten for
+each singular pair, are not said. *N × s × s* is the sampling as the paper's equations read, in our
+words.
 """
 
 _TITLES = {
     "layer": "One layer, forwards and backwards",
     "train": "A training step",
     "predict": "A prediction",
+    "converted": "A converted model",
     "scaling": "Growth with the number of tokens",
     "parallel": "Tokens of one sequence spread over processes",
     "methods": "All methods",
     "metrics": "Metrics",
     "loop": "Around the model",
+    "sweep": "A reproduction of everything",
     "start": "Start",
 }
 
@@ -63,7 +66,7 @@ def _limits(suites: Mapping[str, Any]) -> str:
 def _limits_of(measured: Mapping[str, Any]) -> Iterator[list[str]]:
     """The limits of one measurement; each kind of measurement has its own fields."""
     name = measured["name"]
-    if limit := measured.get("limit"):
+    for limit in measured.get("limits", ()):
         sign = "≥" if limit["at_least"] else "≤"
         wish = "" if limit["wish"] is None else f"{sign} {limit['wish']}"
         own = measured["contenders"][limit["contender"]]
@@ -72,14 +75,21 @@ def _limits_of(measured: Mapping[str, Any]) -> Iterator[list[str]]:
             what, f"{sign} {limit['must']}", wish, f"**{limit['ratio']:.2f}**",
             _quartiles(own), _verdict(limit["passed"]),
         ]  # fmt: skip
-    elif measured.get("must") is not None and "time_exponent" in measured:
+    if measured.get("must") is not None and "time_exponent" in measured:
         for kind in ("time", "memory"):
             exponent, must, wish = measured[f"{kind}_exponent"], measured["must"], measured["wish"]
             yield [
                 f"{name}: exponent of {kind}", f"≤ {must}", f"{wish}", f"**{exponent:.2f}**",
                 "", _verdict(exponent <= must),
             ]  # fmt: skip
-    elif "bytes_sent" in measured:
+    if "values" in measured:
+        for what, (must, wish) in measured.get("must", {}).items():
+            value = measured["values"][what]
+            yield [
+                f"{name}: {what}", f"≤ {must}", f"≤ {wish}", f"**{value:.2f}**",
+                "", _verdict(value <= must),
+            ]  # fmt: skip
+    if "bytes_sent" in measured:
         sent = [f"{number:,}" for number in dict.fromkeys(measured["bytes_sent"])]
         longest = measured["lengths"][-1]
         yield [

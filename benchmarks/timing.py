@@ -7,9 +7,9 @@ as spread. Seconds are reported too, but they belong to the machine and its load
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,29 +79,21 @@ class Contest:
     name: str
     baseline: str
     results: Mapping[str, Result]
-    limit: Limit | None = None
-
-    @property
-    def passed(self) -> bool | None:
-        """Whether the limit was kept; None where there is none."""
-        return None if self.limit is None else self.limit.holds(self._limited())
+    limits: tuple[Limit, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """Everything of interest, ready for JSON."""
-        limit = None
-        if self.limit is not None:
-            limit = {"ratio": self._limited(), "passed": self.passed, **asdict(self.limit)}
+        limits = []
+        for limit in self.limits:
+            ratio = self.results[limit.contender].ratio
+            limits.append({"ratio": ratio, "passed": limit.holds(ratio), **asdict(limit)})
         return {
             "name": self.name,
             "baseline": self.baseline,
             "rounds": len(self.results[self.baseline].seconds),
             "contenders": {name: result.summary() for name, result in self.results.items()},
-            "limit": limit,
+            "limits": limits,
         }
-
-    def _limited(self) -> float:
-        assert self.limit is not None
-        return self.results[self.limit.contender].ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +102,12 @@ class Figures:
 
     name: str
     values: Mapping[str, float]
+    must: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """What some of them must not exceed, and what is wished for."""
 
     def summary(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        return {"name": self.name, "values": dict(self.values)}
+        return {"name": self.name, "values": dict(self.values), "must": dict(self.must)}
 
 
 def compare(
@@ -143,6 +137,25 @@ def compare(
         for _ in range(rounds):
             for name, run in contenders.items():
                 seconds[name].append(_seconds(run, calls[name]))
+    return _results(seconds, baseline)
+
+
+def contest(
+    name: str,
+    contenders: Mapping[str, Callable[[], object]],
+    options: Options,
+    *limits: Limit,
+    baselines: tuple[str, ...],
+    warmup: int = 2,
+) -> Contest:
+    """All contenders against the fastest of the baselines."""
+    results = compare(contenders, baseline=baselines[0], rounds=options.rounds, warmup=warmup)
+    fastest = min(baselines, key=lambda each: float(np.median(results[each].seconds)))
+    seconds = {each: result.seconds for each, result in results.items()}
+    return Contest(name, fastest, _results(seconds, fastest), limits)
+
+
+def _results(seconds: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Result]:
     reference = seconds[baseline]
     return {
         name: Result(tuple(own), tuple(a / b for a, b in zip(own, reference, strict=True)))

@@ -14,6 +14,8 @@ def test_naive_attention_equals_the_fused_one() -> None:
     naive.load_state_dict(fused.state_dict())
     x = torch.randn(2, TOKENS, DIM)
     assert_close(naive(x), fused(x))
+    mask = torch.arange(TOKENS) < torch.tensor([[TOKENS], [3]])
+    assert_close(naive(x, mask), fused(x, mask))
 
 
 @pytest.mark.parametrize("merge", ["add", "concat"])

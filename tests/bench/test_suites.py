@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import sweep
 from benchmarks.growth import Growth
 from benchmarks.methods import measurements
 from benchmarks.page import read, render
-from benchmarks.timing import Contest, Limit, Options, Result
+from benchmarks.timing import Contest, Figures, Limit, Options, Result
 from benchmarks.traffic import Traffic
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def test_command_writes_what_it_measured(tmp_path: Path) -> None:
     assert list(document["suites"]) == ["predict", "scaling", "metrics", "loop"]
     first = document["suites"]["predict"][0]
     assert first["contenders"][first["baseline"]]["ratio"] == 1.0
-    assert first["limit"]["must"] == 1.6
+    assert [limit["must"] for limit in first["limits"]] == [1.2, 1.6]
     assert document["suites"]["scaling"][0]["lengths"] == [256, 512, 1024]
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert all(
@@ -47,9 +48,10 @@ def test_kept_page_is_what_its_document_renders_to() -> None:
 def test_page_shows_limits_kept_and_missed() -> None:
     results = {"a": Result((2.0,), (1.0,)), "b": Result((1.0,), (0.5,))}
     measured = {
-        "layer": [Contest("quick", "a", results, Limit("b", 0.8, 0.6))],
-        "train": [Contest("slow", "a", results, Limit("b", 8.0, at_least=True))],
+        "layer": [Contest("quick", "a", results, (Limit("b", 0.8, 0.6),))],
+        "train": [Contest("slow", "a", results, (Limit("b", 8.0, at_least=True),))],
         "scaling": [Growth("growth", (1, 2, 4), (1.0, 2.0, 4.0), (1, 4, 16), must=1.1, wish=1.0)],
+        "sweep": [Figures("sweep", {"seconds": 2.0, "runs": 5}, {"seconds": (3.0, 1.0)})],
         "parallel": [Traffic("traffic", (8, 16), (100, 100), (64, 128), 1e-9)],
     }
     machine = read(ROOT / "benchmarks" / "results.json")["machine"]
@@ -60,7 +62,15 @@ def test_page_shows_limits_kept_and_missed() -> None:
     assert "| slow: b against a | ≥ 8.0 |  | **0.50** | 0.50 – 0.50 | **missed** |" in page
     assert "| growth: exponent of time | ≤ 1.1 | 1.0 | **1.00** |  | kept |" in page
     assert "| growth: exponent of memory | ≤ 1.1 | 1.0 | **2.00** |  | **missed** |" in page
+    assert "| sweep: seconds | ≤ 3.0 | ≤ 1.0 | **2.00** |  | kept |" in page
     assert "| independent of length |  | **100** |  | kept |" in page
+
+
+def test_finished_runs_leave_a_sweep_nothing_to_measure() -> None:
+    # it asserts so itself
+    [found] = sweep.measurements(Options(small=True))
+    assert found.name.endswith("5 finished runs")
+    assert 0 < found.values["seconds"] < 60
 
 
 def test_every_method_is_timed_beside_softmax() -> None:

@@ -1,7 +1,9 @@
+from collections.abc import Callable
+
 import pytest
 
 from benchmarks.growth import allocations, exponent, peak_bytes
-from benchmarks.timing import Result, compare
+from benchmarks.timing import Limit, Options, Result, compare, contest
 
 
 def test_ratio_is_the_median_of_ratios_within_rounds() -> None:
@@ -37,6 +39,25 @@ def test_quick_contenders_fill_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == {"quick": 2 + 2 * 8, "slow": 2 + 2 * 1}
     assert results["slow"].seconds == (4.0, 4.0)
     assert results["slow"].ratio == 8.0
+
+
+def test_ratios_refer_to_the_faster_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    def taking(seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            nonlocal now
+            now += seconds
+
+        return run
+
+    contenders = {"fused": taking(4.0), "plain": taking(2.0), "own": taking(3.0)}
+    limits = (Limit("own", 1.0), Limit("fused", 2.0))
+    found = contest("", contenders, Options(rounds=2), *limits, baselines=("fused", "plain"))
+    assert found.baseline == "plain"
+    assert found.results["own"].ratios == (1.5, 1.5)
+    assert [limit["passed"] for limit in found.summary()["limits"]] == [False, True]
 
 
 def test_exponent_of_a_power_law_is_its_power() -> None:
