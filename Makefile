@@ -3,19 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs test-lowest test-python tables lock bench stress clean
+.PHONY: demo test lint types unit timm docs test-lowest test-python wheel tables lock bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
+# pip reads groups of dependencies from version 25.1 on.
 .venv/core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) torch
+	$(PIP) 'pip>=25.1' torch
 	$(PIP) -e '.[report]'
 	touch $@
 
 # laplace-torch asks for torchvision but does without it; beside a CPU-only torch its wheel cannot be
 # imported, and whatever finds it installed tries to.
 .venv/dev: .venv/core
-	$(PIP) -e '.[all,docs,dev]'
+	$(PIP) -e '.[all]' --group docs --group dev
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torchvision
 	touch $@
 
@@ -65,10 +66,23 @@ test-python:
 	.venv-$(notdir $(PYTHON))/bin/pytest -n 2 --dist loadgroup
 
 .venv-python%/dev: pyproject.toml constraints.txt
-	$(PIP) torch
-	$(PIP) -e '.[all,docs,dev]'
+	$(PIP) 'pip>=25.1' torch
+	$(PIP) -e '.[all]' --group docs --group dev
 	$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torchvision
 	touch $@
+
+# The release as a user gets it: the wheel, built from the sdist, in an environment with nothing else.
+wheel:
+	rm -rf dist .venv-build .venv-wheel
+	$(PYTHON) -m venv .venv-build
+	.venv-build/bin/pip install --quiet build
+	.venv-build/bin/python -m build --outdir dist
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet -c constraints.txt torch
+	.venv-wheel/bin/pip install --quiet -c constraints.txt "$$(echo dist/*.whl)[report]"
+	cd dist && OMP_NUM_THREADS=1 ../.venv-wheel/bin/kepsvgp train digits-small train.epochs=1 --out run
+	cd dist && ../.venv-wheel/bin/kepsvgp report run --out report.html
+	ls -l dist
 
 # Tables and forest plot of the pages, from the numbers in results/; a test fails when they differ.
 tables:
@@ -92,4 +106,4 @@ stress: .venv/dev
 	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress
 
 clean:
-	rm -rf .venv .venv-* site .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* dist site .pytest_cache .ruff_cache

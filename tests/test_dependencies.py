@@ -11,7 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 
 
 def canonical(name: str) -> str:
@@ -26,6 +27,7 @@ def name_of(requirement: str) -> str:
 
 def direct() -> list[str]:
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    groups += SETTINGS["dependency-groups"].values()
     names = {name_of(requirement) for group in groups for requirement in group}
     return sorted(names - {PROJECT["name"]})
 

@@ -1,6 +1,7 @@
 """What others build on, recorded: it changes only with a line in the changelog."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def public_names() -> set[str]:
     return commands(app) | {f"kepsvgp.{name}" for name in kepsvgp._PUBLIC}
 
 
-def unreleased() -> str:
-    """The part of the changelog about what is not released yet."""
+def newest() -> str:
+    """The part of the changelog about the newest version."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     return re.split(r"^## ", text, flags=re.MULTILINE)[1]
 
@@ -49,11 +50,10 @@ def test_public_names_are_those_on_record() -> None:
     recorded = RECORD.read_text().splitlines()
     assert recorded == sorted(set(recorded))
     changed = public_names() ^ set(recorded)
-    missing = [name for name in sorted(changed) if not is_named(name, unreleased())]
+    missing = [name for name in sorted(changed) if not is_named(name, newest())]
 
     assert not missing, (
-        f"{', '.join(missing)} came or went: others build on it. Say so under Unreleased in "
-        "CHANGELOG.md."
+        f"{', '.join(missing)} came or went: others build on it. Say so at the top of CHANGELOG.md."
     )
     assert not changed, (
         f"{', '.join(sorted(changed))} came or went and the changelog says so: now write it into "
@@ -69,3 +69,13 @@ def test_public_name_is_in_the_changelog(name) -> None:
 @pytest.mark.parametrize("name", sorted(kepsvgp._PUBLIC))
 def test_public_name_can_be_imported_and_says_what_it_is(name) -> None:
     assert (getattr(kepsvgp, name).__doc__ or "").strip()
+
+
+def test_a_version_has_its_part_of_the_changelog_and_is_the_one_to_cite() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    cited = dict(re.findall(r"^(version|date-released): (\S+)$", citation, re.MULTILINE))
+    heading = newest().partition("\n")[0]
+
+    assert cited["version"] == settings["project"]["version"]
+    assert heading in ("Unreleased", f"{cited['version']} — {cited['date-released']}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-groups = [extras[name] for name in extras if name not in ("all", "timm", "docs", "dev")]
+groups = [extras[name] for name in extras if name not in ("all", "timm")]
 for requirement in chain(project["dependencies"], *groups):
     if not requirement.startswith("torch>="):
         sys.stdout.write(requirement.replace(">=", "==") + "\n")
