@@ -44,7 +44,7 @@ class WithDraws(nn.Module):
     def forward(self, inputs: Any, draws: list[Tensor]) -> Tensor:
         """Logits of every sample."""
         layers = stochastic_layers(self.model)
-        held = dict(zip(layers, draws, strict=True))
+        held: dict[nn.Module, Tensor] = dict(zip(layers, draws, strict=True))
         return logits_with_draws(self.model, inputs, held, mirrored=self.mirrored)
 
 
