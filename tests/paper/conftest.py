@@ -8,11 +8,12 @@ import pytest
 from sweeps import TINY
 
 from kepsvgp.metrics import UndefinedMetricWarning
+from kepsvgp.paper.chosen import choose, find
 from kepsvgp.paper.filled import FilledTable, fill_table
 from kepsvgp.paper.plan import Plan, PlannedExhibit, Task, make_plan
 from kepsvgp.paper.records import OutputRoot
 from kepsvgp.paper.study import Study
-from kepsvgp.paper.tables import NAMES, choose, find
+from kepsvgp.paper.tables import NAMES
 from kepsvgp.paper.timing import measure_times
 from kepsvgp.paper.work import perform
 
@@ -50,7 +51,7 @@ class Swept:
         return self.plan.exhibits[0].study
 
     def tasks(self, name: str) -> tuple[Task, ...]:
-        return make_plan([find(name)], "digits", lambda _: self.study()).tasks
+        return make_plan([find(name)], "digits", lambda *_: self.study()).tasks
 
     def filled(self, name: str) -> FilledTable:
         if name not in self._filled:
@@ -66,7 +67,7 @@ def swept(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
     few = ["msp", "kep", "deep_ensembles", "kep_ensembles"]
     rows = {"table2": few, "figure5": few, "defaults": ["msp", "landmark", "dual"]}
     exhibits = [choose([name], rows.get(name, []))[0] for name in (*NAMES, "defaults")]
-    plan = make_plan(exhibits, "digits", lambda _: study)
+    plan = make_plan(exhibits, "digits", lambda *_: study)
     with inside(out), warnings.catch_warnings():
         # sixteen images under a corruption may all be wrong
         warnings.simplefilter("ignore", UndefinedMetricWarning)

@@ -4,6 +4,7 @@ import pytest
 
 from kepsvgp.metrics import Interval
 from kepsvgp.paper.cells import UNDEFINED, NumberCell, Reason
+from kepsvgp.paper.chosen import choose
 from kepsvgp.paper.claims import Claim, make_claim
 from kepsvgp.paper.declarations import MetricColumn, Pair
 from kepsvgp.paper.filled import FilledTable
@@ -11,7 +12,6 @@ from kepsvgp.paper.formats import markdown, ours_text, paper_text
 from kepsvgp.paper.plan import plan_exhibit
 from kepsvgp.paper.published import Number, published
 from kepsvgp.paper.study import Study
-from kepsvgp.paper.tables import choose
 
 MEMORY = Reason("failed", "seed 1 failed: no | memory")
 NUMBERS = (Number(84.7, 0.61, 2), Number(83.5, 0.43, 2))

@@ -6,10 +6,11 @@ from kepsvgp.config.file import parse_config
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import RunConfig
 from kepsvgp.errors import UserError
+from kepsvgp.paper.chosen import choose, find
 from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.plan import Evaluation, Task, make_plan, merged, plan_exhibit
 from kepsvgp.paper.study import Study, run_name
-from kepsvgp.paper.tables import FIGURES, TABLES, choose, find
+from kepsvgp.paper.tables import FIGURES, TABLES
 
 
 def normalised(given: RunConfig) -> RunConfig:
@@ -22,7 +23,7 @@ def study(tiny) -> Study:
 
 
 def tasks_of(exhibit: str, study: Study) -> tuple[Task, ...]:
-    return make_plan([find(exhibit)], study.dataset, lambda _: study).tasks
+    return make_plan([find(exhibit)], study.dataset, lambda *_: study).tasks
 
 
 def first_task(exhibit: str, study: Study, row: int = 0) -> Task:
@@ -197,6 +198,6 @@ def test_rows_can_be_chosen_and_added() -> None:
 
 
 def test_tables_are_made_for_all_data_sets_of_the_paper_by_default() -> None:
-    plan = make_plan(choose(["table4", "figure2"]), None, lambda name: Study(dataset=name))
+    plan = make_plan(choose(["table4", "figure2"]), None, lambda _, name: Study(dataset=name))
     datasets = [planned.study.dataset for planned in plan.exhibits]
     assert datasets == ["cifar10", "cifar100", "imdb", "cola", "cifar10"]

@@ -17,6 +17,7 @@ from kepsvgp.metrics import all_metrics, ood_auroc
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import claims
 from kepsvgp.paper.cells import UNDEFINED, Missing, NumberCell, Reader, Reason, _by_score, fill
+from kepsvgp.paper.chosen import find
 from kepsvgp.paper.claims import check_claims
 from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.figures import figure_data
@@ -30,7 +31,7 @@ from kepsvgp.paper.published import published
 from kepsvgp.paper.records import Left, OutputRoot, left_of, read_record, write_record
 from kepsvgp.paper.sweep import Sweep, reported_runs
 from kepsvgp.paper.tables import NAMES as EVERY
-from kepsvgp.paper.tables import TABLES, find
+from kepsvgp.paper.tables import TABLES
 from kepsvgp.runs.folder import RunFolder
 
 FEW = ("table2", "figure5")
@@ -75,7 +76,7 @@ def test_claims_are_differences_of_the_cells(filled, swept, monkeypatch) -> None
     assert not filled.claims
     # the numbers of one of its data sets in their place
     numbers = next(iter(published(filled.table.name).values()))
-    monkeypatch.setattr(claims, "published", lambda _: {"digits": numbers})
+    monkeypatch.setattr(claims, "published", lambda *_: {"digits": numbers})
 
     found = check_claims(filled.table, Reader(filled.planned, swept.root), resamples=50)
 
@@ -216,7 +217,7 @@ def test_a_second_sweep_has_nothing_left_to_do(swept) -> None:
 
 def test_time_left_is_estimated_from_what_was_run(swept) -> None:
     study = swept.study().model_copy(update={"seeds": 3})
-    sweep = Sweep(make_plan([find("table7")], "digits", lambda _: study), swept.out)
+    sweep = Sweep(make_plan([find("table7")], "digits", lambda *_: study), swept.out)
     assert len(sweep.tasks_left) == 2
     found = sweep.estimate()
     assert found.unknown == 0
@@ -225,7 +226,7 @@ def test_time_left_is_estimated_from_what_was_run(swept) -> None:
 
 
 def test_time_left_of_unknown_work_is_unknown_until_a_job_like_it_ended(swept, tmp_path) -> None:
-    plan = make_plan([find("table7")], "digits", lambda _: swept.study())
+    plan = make_plan([find("table7")], "digits", lambda *_: swept.study())
     sweep = Sweep(plan, tmp_path)
     found = sweep.estimate()
     assert found == (0, sum(1 + len(task.evaluations) for task in plan.tasks))
@@ -312,7 +313,7 @@ def test_sets_that_come_later_are_left_to_do(swept, monkeypatch) -> None:
     planned = swept.planned("table3")
     task = planned.tasks["msp", 0]
     assert left_of(task, swept.root.run(task.name)) == Left()
-    monkeypatch.setattr(ood, "names_now", lambda _: ["svhn"])
+    monkeypatch.setattr(ood, "names_now", lambda *_: ["svhn"])
     left = left_of(task, swept.root.run(task.name))
     assert [evaluation.splits for evaluation in left.evaluations] == ["ood"]
 

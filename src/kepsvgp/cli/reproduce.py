@@ -27,8 +27,8 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="WHAT... [KEY=VALUE]...",
-            help="table1 … table9, figure2 … figure5, all of these, or defaults; then changes to "
-            "every configuration.",
+            help="table1 … table9, figure2 … figure5, all of these, study-cola and others, "
+            "studies for all of these, or defaults; then changes to every configuration.",
         ),
     ],
     dataset: Annotated[

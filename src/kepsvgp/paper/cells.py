@@ -160,7 +160,7 @@ def _readable(read: Callable[[], T]) -> T:
 def fill(table: PaperTable, reader: Reader) -> dict[tuple[str, str], NumberCell]:
     """Every cell of a table for one data set, by row and column."""
     dataset = reader.planned.study.dataset
-    printed = published(table.name).get(dataset, {})
+    printed = published(table.numbers or table.name).get(dataset, {})
     columns = table.columns_for(dataset)
     times = _times(reader) if table.is_timed else {}
     cells = {}

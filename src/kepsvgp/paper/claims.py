@@ -63,7 +63,7 @@ class Claim(NamedTuple):
 def check_claims(table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES) -> list[Claim]:
     """The paper's claims about a table, held against our runs; none for other data sets."""
     dataset = reader.planned.study.dataset
-    printed = published(table.name).get(dataset, {})
+    printed = published(table.numbers or table.name).get(dataset, {})
     rows = {row.key: row for row in reader.planned.rows}
     claims = []
     for pair in table.pairs:
@@ -81,6 +81,21 @@ def check_claims(table: PaperTable, reader: Reader, *, resamples: int = RESAMPLE
             claim = make_claim(pair, column, numbers, intervals.get(column.key), reason)
             claims += [] if claim is None else [claim]
     return claims
+
+
+def differences(
+    table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES
+) -> dict[Pair, dict[str, Interval]]:
+    """First − second of each pair in every column that can be compared."""
+    rows = {row.key: row for row in reader.planned.rows}
+    columns = list(table.columns_for(reader.planned.study.dataset))
+    return {
+        pair: _Rivals(table, reader, (rows[pair.first], rows[pair.second]), resamples).intervals(
+            columns
+        )[0]
+        for pair in table.pairs
+        if pair.first in rows and pair.second in rows
+    }
 
 
 def make_claim(

@@ -60,6 +60,7 @@ class MethodRow:
         group: Heading under which the row stands.
         score: What tells other data from the test set, a name of the registry's `OOD_SCORES`; the
             confidence by default.
+        variant: The variant of the paper's that it is, where that is not the study's.
     """
 
     key: str
@@ -71,6 +72,7 @@ class MethodRow:
     datasets: tuple[str, ...] | None = None
     group: str = ""
     score: str = ""
+    variant: str = ""
 
     @property
     def method(self) -> str:
@@ -119,6 +121,9 @@ class Exhibit:
 
     Attributes:
         name: `table1` … `table9` and `figure2` … `figure5` as in the paper; others are ours.
+        numbers: The table of the paper whose numbers stand beside; its own by default.
+        config: The shipped configuration that its runs start from; the profile's by default.
+        checkpoint: Which weights are measured; those that the run's rule selected by default.
         title: What it shows.
         datasets: The data sets that it is about.
         rows: The models in it, in order.
@@ -138,6 +143,9 @@ class Exhibit:
     paper_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     paper_notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    numbers: str = ""
+    config: str = ""
+    checkpoint: Literal["last", "score", "nll"] | None = None
     is_inspected: bool = False
     """Whether the runs' attention kernels are looked at."""
 

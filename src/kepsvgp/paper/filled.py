@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+from kepsvgp.metrics import Interval
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import NumberCell, Reader, fill
-from kepsvgp.paper.claims import RESAMPLES, Claim, check_claims
-from kepsvgp.paper.declarations import MetricColumn, PaperTable
+from kepsvgp.paper.claims import RESAMPLES, Claim, check_claims, differences
+from kepsvgp.paper.declarations import MetricColumn, Pair, PaperTable
 from kepsvgp.paper.notes import notes_of
 from kepsvgp.paper.plan import PlannedExhibit
 from kepsvgp.paper.records import OutputRoot
@@ -20,6 +21,7 @@ class FilledTable(NamedTuple):
     cells: dict[tuple[str, str], NumberCell]
     claims: list[Claim]
     notes: list[str]
+    differences: dict[Pair, dict[str, Interval]]
 
     @property
     def title(self) -> str:
@@ -50,4 +52,6 @@ def fill_table(
         fill(table, reader),
         check_claims(table, reader, resamples=resamples),
         notes_of(planned, root),
+        # the paper's claims have theirs
+        differences(table, reader, resamples=resamples) if table.config else {},
     )

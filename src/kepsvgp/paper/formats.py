@@ -236,6 +236,9 @@ def as_json(filled: FilledTable) -> str:
         ],
         "cells": [_cell_json(*place, cell) for place, cell in filled.cells.items()],
         "claims": [_claim_json(claim) for claim in filled.claims],
+        "differences": {
+            " − ".join(pair): intervals for pair, intervals in filled.differences.items()
+        },
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -106,7 +106,8 @@ class PlannedExhibit:
     @property
     def stem(self) -> str:
         """Name of its files."""
-        parts = [self.exhibit.name, self.of_study]
+        # a study of ours has one data set and budget
+        parts = [self.exhibit.name] if self.exhibit.config else [self.exhibit.name, self.of_study]
         return "-".join(parts if self.study.checkpoint is None else [*parts, self.study.checkpoint])
 
     @property
@@ -128,14 +129,14 @@ class Plan:
 
 
 def make_plan(
-    exhibits: Sequence[Exhibit], dataset: str | None, study_of: Callable[[str], Study]
+    exhibits: Sequence[Exhibit], dataset: str | None, study_of: Callable[[Exhibit, str], Study]
 ) -> Plan:
     """Each table and figure for one data set, or for all that the paper has it for."""
     if dataset is not None:
         # refuses one that there is not
         find("kepsvgp.datasets", dataset)
     planned = tuple(
-        plan_exhibit(exhibit, study_of(name))
+        plan_exhibit(exhibit, study_of(exhibit, name))
         for exhibit in exhibits
         for name in (exhibit.datasets if dataset is None else (dataset,))
     )

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from kepsvgp.config.file import find_config, load_config
+from kepsvgp.paper.chosen import choose
+from kepsvgp.paper.declarations import Exhibit
 from kepsvgp.paper.plan import Plan, make_plan
 from kepsvgp.paper.study import Study, check_overrides
-from kepsvgp.paper.tables import choose
 
 
 class Request:
@@ -40,8 +41,11 @@ class Request:
         check_overrides(overrides)
         file = None if self.config is None else find_config(self.config).resolve()
         dataset = self.dataset or (None if file is None else load_config(file).data.name)
-        return make_plan(
-            chosen,
-            dataset,
-            lambda name: Study(dataset=name, overrides=overrides, file=file, **self.study),
-        )
+
+        def study(exhibit: Exhibit, name: str) -> Study:
+            own = file or (find_config(exhibit.config) if exhibit.config else None)
+            asked = {key: value for key, value in self.study.items() if value is not None}
+            of_exhibit = {"checkpoint": exhibit.checkpoint, "file": own}
+            return Study(dataset=name, overrides=overrides, **(of_exhibit | asked))
+
+        return make_plan(chosen, dataset, study)

@@ -67,7 +67,7 @@ class Study(BaseModel):
         """The configuration of a row's runs; what the row varies wins over the overrides."""
         changes = (*self.overrides, *extra, *row.settings)
         changes = (*changes, f"method={row.trained}")
-        config = load_config(self.source, changes, variant=self.variant)
+        config = load_config(self.source, changes, variant=row.variant or self.variant)
         if config.data.name != self.dataset:
             raise UserError(
                 f"--dataset must be that of the configuration, {config.data.name}; "

@@ -1,10 +1,7 @@
 """The nine tables and four figures of the paper, and a table of our own, declared."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from kepsvgp.config.plugins import find_method, places
-from kepsvgp.errors import UserError
 from kepsvgp.metrics.registry import OOD_SCORES
 from kepsvgp.paper.declarations import TEXTS, Exhibit, MethodRow, Pair, PaperTable
 
@@ -64,7 +61,8 @@ def _weighted(merge: str, weight: str) -> MethodRow:
 _PEERS = ("energy", "max_logit_pnorm", "mahalanobis", "nearest_neighbour", "vim")
 
 
-def _by_score(row: MethodRow, score: str) -> MethodRow:
+def by_score(row: MethodRow, score: str) -> MethodRow:
+    """A row that tells foreign data from the test set by another score than the confidence."""
     title = OOD_SCORES[score]
     return replace(row, key=f"{row.key}/{score}", title=f"{row.title}, {title}", score=score)
 
@@ -99,8 +97,8 @@ TABLES = (
         datasets=("cifar10", "cifar100"),
         rows=(
             *(MSP, MC_DROPOUT, KFLLLA, SVDKL, KEP, *ENSEMBLES),
-            *(_by_score(MSP, score) for score in (*_PEERS, "novelty")),
-            *(_by_score(KEP, score) for score in ("epistemic", "novelty")),
+            *(by_score(MSP, score) for score in (*_PEERS, "novelty")),
+            *(by_score(KEP, score) for score in ("epistemic", "novelty")),
         ),
         metrics=("ood_auroc", "ood_aupr"),
         source="ood",
@@ -300,44 +298,3 @@ DEFAULTS = PaperTable(
 )
 
 NAMES = tuple(exhibit.name for exhibit in (*TABLES, *FIGURES))
-
-
-def find(name: str) -> Exhibit:
-    """The table or figure of this name."""
-    for exhibit in (*TABLES, *FIGURES, DEFAULTS):
-        if exhibit.name == name:
-            return exhibit
-    raise UserError(
-        f"WHAT must be table1 … table9, figure2 … figure5, defaults or all; got {name!r}."
-    )
-
-
-def choose(names: Sequence[str], rows: Sequence[str] = ()) -> list[Exhibit]:
-    """Tables and figures by name, `all` for every one, with these rows alone if any are named."""
-    wanted = NAMES if "all" in names else tuple(dict.fromkeys(names))
-    found = [find(name) for name in wanted]
-    return [_with_rows(exhibit, rows) for exhibit in found] if rows else found
-
-
-def _with_rows(exhibit: Exhibit, keys: Sequence[str]) -> Exhibit:
-    known = {row.key: row for row in exhibit.rows}
-    # a row of another table is no mistake when several are asked for
-    elsewhere = {row.key for other in (*TABLES, *FIGURES) for row in other.rows}
-    for key in keys:
-        if key in known or key in elsewhere:
-            continue
-        if not isinstance(exhibit, PaperTable) or not (
-            ":" in key or key in places("kepsvgp.methods")
-        ):
-            raise UserError(
-                f"--rows must be among {', '.join(known)} for {exhibit.name}, or a method; "
-                f"got {key!r}."
-            )
-        # a method that the paper's table does not have
-        method = find_method(key)
-        posthoc = key.rpartition("+")[2] if method.is_post_hoc else ""
-        known[key] = MethodRow(method.name, method.title, method.place, posthoc)
-    kept = tuple(known[key] for key in keys if key in known)
-    if not kept:
-        raise UserError(f"--rows must leave {exhibit.name} a row; it has {', '.join(known)}.")
-    return replace(exhibit, rows=kept)
