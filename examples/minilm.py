@@ -7,11 +7,11 @@
 Every arm starts from the same fine-tuned weights, but for `fine-tuned`, which has the pair of GPs
 from the first step, with the same sentences, order, epochs and learning rate. Half of the
 validation set chooses the temperature and the prior precisions; the other half calibrates novelty.
-Nothing is chosen on the test set or on foreign texts. What is finished is not computed again.
+Nothing is chosen on the test set or on foreign texts. The answers of every arm are kept as
+`SEED-ARM-SET.safetensors`, and not computed again; `tools/minilm.py` compares them.
 """
 
 import argparse
-import copy
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,23 +27,10 @@ from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.data.examples import Batch, Examples
 from kepsvgp.data.text.tokens import minilm_folder
-from kepsvgp.files import read_json, write_json
-from kepsvgp.inference.prediction import predict_batches
-from kepsvgp.methods import ensemble, kfllla, mc_dropout, temperature
-from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics
+from kepsvgp.inference.prediction import Predictor, predict_batches
+from kepsvgp.methods import kfllla, mc_dropout
 
-ARMS = {
-    "softmax": "softmax",
-    "temperature": "+ temperature",
-    "evidence": "converted, τ by the evidence",
-    "validation": "converted, τ by validation",
-    "scaled": "+ temperature",
-    "fine-tuned": "converted and fine-tuned",
-    "dropout": "MC dropout",
-    "laplace": "last-layer Laplace",
-    "five": "five softmax models",
-}
-METRICS = ("accuracy", "mcc", "aurc", "auroc", "ece", "nll", "brier")
+ARMS = ("softmax", "evidence", "validation", "dropout", "laplace", "fine-tuned")
 
 
 def loader(examples: Examples) -> Iterator[Batch]:
@@ -96,7 +83,7 @@ def trained(name: str, seed: int, data: Benchmark, options: argparse.Namespace) 
     """The fine-tuned model, `plain` or `converted` before, from its file if it has one."""
     torch.manual_seed(seed)
     model = pretrained() if name == "plain" else convert(pretrained())
-    file = options.out / f"{options.data}-{name}-{seed}.safetensors"
+    file = options.out / f"{seed}-{name}.safetensors"
     if file.is_file():
         load_model(model, file)
     else:
@@ -139,69 +126,54 @@ def laplace(model: nn.Module, data: Benchmark, validation: Examples) -> Callable
     return predict
 
 
-def arms(seed: int, data: Benchmark, options: argparse.Namespace) -> dict[str, dict]:
-    """Every arm of a seed: its metrics on the test set and, where it has them, on foreign ones."""
+def measure(seed: int, data: Benchmark, options: argparse.Namespace) -> None:
+    """Keeps the answers of every arm, but for those that others follow from."""
     half = len(data.val) // 2
     validation = data.val.subset(torch.arange(half))
     calibration = data.val.subset(torch.arange(half, len(data.val)))
-    plain = trained("plain", seed, data, options)
+    splits = {"test": data.test, "validation": validation, "calibration": calibration}
+    foreign = {name.replace("/", "-"): examples for name, examples in data.ood.items()}
 
-    def direct(model, samples: int = 10) -> Callable[[Examples], Prediction]:
-        return lambda examples: predict_batches(model, loader(examples), num_samples=samples)
+    def plain() -> nn.Module:
+        return trained("plain", seed, data, options)
 
-    def with_posterior(model: nn.Module, **fit) -> Callable[[Examples], Prediction]:
+    def with_posterior(**fit) -> nn.Module:
+        model = convert(plain())
         start = time.perf_counter()
         fit_posterior(model, loader(data.train), **fit)
         print(f"  posterior fitted in {time.perf_counter() - start:.0f} s", flush=True)
+        return model
+
+    def by_validation() -> nn.Module:
+        model = with_posterior(validation=list(loader(validation)))
         fit_novelty(model, loader(data.train), calibration=loader(calibration))
-        return direct(model)
+        return model
 
-    def scaled(predict: Callable[[Examples], Prediction]) -> Callable[[Examples], Prediction]:
-        found = predict(validation)
-        assert found.targets is not None
-        t = temperature.best_temperature(found.probs, found.targets)
-        return lambda examples: temperature.scale(predict(examples), t)
+    def direct(model: nn.Module | Predictor, samples: int = 10) -> Callable[[Examples], Prediction]:
+        return lambda examples: predict_batches(model, loader(examples), num_samples=samples)
 
-    softmax = direct(plain, 1)
-    by_validation = with_posterior(
-        convert(copy.deepcopy(plain)), validation=list(loader(validation))
-    )
-    tuned = trained("converted", seed, data, options) if options.fine_tuned else None
-    predictors = {
-        "softmax": softmax,
-        "temperature": scaled(softmax),
-        "evidence": with_posterior(convert(copy.deepcopy(plain))),
-        "validation": by_validation,
-        "scaled": scaled(by_validation),
-        "dropout": direct(mc_dropout.fit(plain)),
-        "laplace": laplace(plain, data, validation),
-    } | ({} if tuned is None else {"fine-tuned": direct(tuned)})
-    found = {}
-    for arm, predict in predictors.items():
-        prediction = predict(data.test)
-        assert prediction.targets is not None
-        measured = all_metrics(prediction.probs, prediction.targets)
-        found[arm] = {name: measured[name] for name in METRICS}
-        print(f"  {arm}: " + "  ".join(f"{k} {v:.4f}" for k, v in found[arm].items()), flush=True)
-        if arm == "softmax":
-            prediction.save(options.out / f"{options.data}-test-{seed}.safetensors")
-    known = by_validation(data.test)
-    assert known.novelty is not None
-    assert known.novelty_p is not None
-    found["validation"] |= {
-        f"false_alarms_{a}": float((known.novelty_p <= a / 100).float().mean()) for a in (1, 5, 10)
-    }
-    surely = confidence_score(softmax(data.test).probs)
-    for name, examples in data.ood.items():
-        foreign = by_validation(examples)
-        assert foreign.novelty is not None
-        unsure = confidence_score(softmax(examples).probs)
-        found["validation"][name] = ood_metrics(known.novelty, foreign.novelty, positive="out")[
-            "ood_auroc"
-        ]
-        found["softmax"][name] = ood_metrics(surely, unsure, positive="out")["ood_auroc"]
-        print(f"  {name}: novelty {found['validation'][name]:.3f}", flush=True)
-    return found
+    makers: dict[str, tuple[Callable, dict[str, Examples]]] = {
+        "softmax": (lambda: direct(plain(), 1), splits | foreign),
+        "evidence": (lambda: direct(with_posterior()), {"test": data.test}),
+        "validation": (lambda: direct(by_validation()), splits | foreign),
+        "dropout": (lambda: direct(mc_dropout.fit(plain())), {"test": data.test}),
+        "laplace": (lambda: laplace(plain(), data, validation), {"test": data.test}),
+        "fine-tuned": (
+            lambda: direct(trained("converted", seed, data, options)), {"test": data.test},
+        ),
+    }  # fmt: skip
+    for arm in options.arms:
+        make, sets = makers[arm]
+        files = {name: options.out / f"{seed}-{arm}-{name}.safetensors" for name in sets}
+        left = {name: file for name, file in files.items() if not file.is_file()}
+        predict = make() if left else None
+        for name, file in left.items():
+            assert predict is not None
+            prediction = predict(sets[name])
+            prediction.save(file)
+            if name == "test":
+                words = "  ".join(f"{k} {v:.4f}" for k, v in prediction.metrics().items())
+                print(f"  {arm}: {words}", flush=True)
 
 
 def main() -> None:
@@ -209,11 +181,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/minilm"))
     parser.add_argument("--data", choices=("cola", "imdb"), default="cola")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-4, help="of what was pretrained")
     parser.add_argument("--new-lr", type=float, default=1e-3, help="of the pair of GPs")
-    parser.add_argument("--fine-tuned", action="store_true", help="the arm that is trained too")
-    parser.add_argument("--only-train", action="store_true", help="fine-tune, and measure nothing")
     parser.add_argument("--limit", type=int, help="so many texts of each kind, for a quick look")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -227,31 +198,8 @@ def main() -> None:
         )
     )  # fmt: skip
     for seed in options.seeds:
-        record = options.out / f"{options.data}-{seed}.json"
-        if options.only_train:
-            trained("plain", seed, data, options)
-        elif not record.is_file():
-            print(f"seed {seed}", flush=True)
-            write_json(record, arms(seed, data, options))
-    if not options.only_train:
-        summary(options)
-
-
-def summary(options: argparse.Namespace) -> None:
-    """The table for the seeds that are there: mean ± sd, and the five together."""
-    records = [read_json(options.out / f"{options.data}-{seed}.json") for seed in options.seeds]
-    files = [options.out / f"{options.data}-test-{seed}.safetensors" for seed in options.seeds]
-    five = ensemble.average([Prediction.load(file) for file in files])
-    assert five.targets is not None
-    together = all_metrics(five.probs, five.targets)
-    print(f"\n| | {' | '.join(METRICS)} |\n|---|{'---|' * len(METRICS)}")
-    for arm, title in ARMS.items():
-        rows = [together] if arm == "five" else [r[arm] for r in records if arm in r]
-        if rows:
-            values = torch.tensor([[row[name] for name in METRICS] for row in rows])
-            mean, sd = values.mean(dim=0), values.std(dim=0, correction=len(rows) > 1)
-            cells = [f"{m:.4f} ± {s:.4f}" for m, s in zip(mean, sd, strict=True)]
-            print(f"| {title} | {' | '.join(cells)} |")
+        print(f"seed {seed}", flush=True)
+        measure(seed, data, options)
 
 
 if __name__ == "__main__":
