@@ -55,7 +55,7 @@ def table(file: str, name: str, *options: str) -> str:
         texts = [
             f"**{text}**" if best[column["key"]] == key else text
             for column in columns
-            for text in [_spread(row["score"], column)]
+            for text in [_spread(_measured(row), column)]
         ]
         lines.append([row["title"], *texts])
         if "paper" in options and "paper" in row:
@@ -73,6 +73,7 @@ def differences(file: str, name: str, *pairs: str) -> str:
         ]
         for pair in pairs
         for rule, title in RULES.items()
+        if rule in found["differences"]
     ]
     return _markdown(["", *(column["title"] for column in found["columns"])], lines)
 
@@ -200,6 +201,11 @@ KINDS: dict[str, Callable[..., str]] = {
 }
 
 
+def _measured(row: Table) -> Table:
+    """Under the first rule for the epoch that the row has."""
+    return next(row[rule] for rule in RULES if rule in row)
+
+
 def _sign(column: Table) -> int:
     return 1 if column["title"].endswith("↑") else -1
 
@@ -212,11 +218,13 @@ def main_score(found: Table) -> Table:
 
 def _best(found: Table, column: Table) -> str:
     means = {
-        key: _sign(column) * statistics.fmean(row["score"][column["key"]])
+        key: _sign(column) * statistics.fmean(_measured(row)[column["key"]])
         for key, row in found["rows"].items()
-        if column["key"] in row["score"]
+        if column["key"] in _measured(row)
     }
-    return max(means, key=lambda key: means[key], default="")
+    # a column without an arrow has no better side
+    is_ranked = column["title"].endswith(("↑", "↓"))
+    return max(means, key=lambda key: means[key], default="") if is_ranked else ""
 
 
 def _spread(measured: Table, column: Table) -> str:
