@@ -95,6 +95,21 @@ def test_first_step_of_the_program_is_the_authors(golden: Path, merge: str) -> N
     assert_close(penalties.ksvd, numbers["ksvd_loss"])
 
 
+@pytest.mark.parametrize("merge", ["add", "concat"])
+def test_program_draws_around_the_authors_output(golden: Path, merge: str) -> None:
+    numbers = load(golden / f"kep_{merge}.npz")
+    layer = layer_of(numbers, merge)
+    heads, rank = numbers["log_lambda"].shape
+    layer.set_factor(1e-14 * torch.eye(rank).repeat(heads, rank, 1, 1))
+    layer.dropout.p = 0.0
+    exact = {"rtol": 0.0, "atol": 1e-10}
+
+    assert layer.noise == "token"
+    # every token has its own draw, in training and where samples are asked for
+    assert_close(layer(numbers["x"]), numbers["mean_output"], **exact)
+    assert_close(layer.eval()(numbers["x"], num_samples=1)[0], numbers["mean_output"], **exact)
+
+
 def test_program_begins_with_the_authors_numbers() -> None:
     torch.manual_seed(0)
     layer = KEPAttention(

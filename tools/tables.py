@@ -134,7 +134,7 @@ _IMAGES = {
 }  # fmt: skip
 _TEXTS = {
     "model.kep.merge": "add", "train.warmup_epochs": 5, "train.batch_size": 32,
-    "train.select": "score", "prediction.num_samples": 10,
+    "prediction.num_samples": 10,
 }  # fmt: skip
 APPENDIX: dict[str, dict[str, Any]] = {
     "cifar10": _IMAGES,
@@ -144,14 +144,19 @@ APPENDIX: dict[str, dict[str, Any]] = {
         "model.embedding_dim": 128, "model.dim": 128, "model.mlp_dim": 128, "model.num_heads": 8,
         "model.dropout": 0.1, "model.kep_layers": 1, "model.kep.rank": 10,
         "objective.ksvd_weight": 10, "train.epochs": 20, "train.lr": 1e-3, "train.min_lr": 1e-4,
+        "train.select": "score",
     },
     "cola": _TEXTS | {
         "model.depth": 2, "model.embedding_dim": 128, "model.dim": 256, "model.num_heads": 4,
         "model.kep_layers": 1, "model.kep.rank": 5, "objective.ksvd_weight": 1,
-        "train.epochs": 50, "train.lr": 5e-4, "train.min_lr": 1e-5, "train.score": "mcc",
+        "train.epochs": 50, "train.lr": 5e-4, "train.min_lr": 1e-5,
     },
 }  # fmt: skip
 # what the authors' program sets beside that
+_PROGRAM_IMAGES = {
+    "train.decay_epochs": 300, "data.normalisation": "program",
+    "model.kep.num_landmarks": "distinct",
+}  # fmt: skip
 PROGRAM: dict[str, dict[str, Any]] = {
     "all": {
         "model.kep.projection": "landmark", "model.kep.noise": "token",
@@ -159,10 +164,13 @@ PROGRAM: dict[str, dict[str, Any]] = {
         "objective.kl_weight": "whole", "prediction.average": "logits", "train.clip_norm": None,
         "train.weight_decay": 5e-5,
     },
-    "cifar10": {"data.normalisation": "program", "model.kep.num_landmarks": "distinct"},
-    "cifar100": {"data.normalisation": "program", "model.kep.num_landmarks": "distinct"},
-    "imdb": {"model.embedding_scale": 1, "model.kep.num_landmarks": "distinct"},
+    "cifar10": _PROGRAM_IMAGES,
+    "cifar100": _PROGRAM_IMAGES,
+    "imdb": {
+        "train.decay_epochs": 20, "model.embedding_scale": 1, "model.kep.num_landmarks": "distinct",
+    },
     "cola": {
+        "train.decay_epochs": 50, "train.select": "score", "train.score": "mcc",
         "data.split": "program", "data.max_length": 100, "model.mlp_dim": 256,
         "model.embedding_scale": 1, "model.dropout": 0.1, "model.kep.num_landmarks": 10,
     },

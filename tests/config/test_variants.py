@@ -1,12 +1,16 @@
 """The paper's experimental appendix against the configurations, setting by setting."""
 
+import math
 from typing import Any
 
 import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import ObjectiveConfig
 from kepsvgp.errors import UserError
+from kepsvgp.training.steps import learning_rate
 from tools.tables import APPENDIX, PROGRAM
 
 DATASETS = ("cifar10", "cifar100", "imdb", "cola")
@@ -47,6 +51,22 @@ def test_variants_leave_the_budget_of_a_profile_alone() -> None:
         for variant in ("text", "program"):
             theirs = load_config(name, variant=variant).identity()
             assert differing(theirs, {key: ours[key] for key in budget}) == {}
+
+
+def test_cosine_of_the_program_is_cut_off_by_the_end_of_training() -> None:
+    program, text = (load_config("imdb", variant=v).train for v in ("program", "text"))
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=program.lr)
+    cosine = CosineAnnealingLR(optimizer, T_max=program.epochs, eta_min=program.min_lr)
+
+    # one step an epoch, as the program has its rates
+    for step in range(5, 20):
+        assert math.isclose(learning_rate(step, 1, program), cosine.get_last_lr()[0])
+        optimizer.step()
+        cosine.step()
+    assert math.isclose(learning_rate(19, 1, text), text.min_lr)
+    shorter = load_config("imdb", ["train.epochs=7"], variant="program")
+    assert shorter.train.decay_epochs == 7
 
 
 def test_what_is_asked_for_wins_over_the_variant() -> None:

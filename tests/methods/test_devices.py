@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from methods.cases import CLASSES, CONFIG, IMAGES, TEXTS, make_batches, make_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -17,20 +17,24 @@ from torch.utils._pytree import tree_leaves
 from kepsvgp.attention.base import fixed_draws
 from kepsvgp.config.plugins import TRAINED
 from kepsvgp.config.sections import DataConfig, ModelConfig
+from kepsvgp.conversion import convert
 from kepsvgp.data import load_benchmark
 from kepsvgp.inference.calls import call, sampled_logits, to_device
+from kepsvgp.inference.linear import predict_linear
 from kepsvgp.inference.novelty import fit_novelty
 from kepsvgp.inference.pooled import pooled
 from kepsvgp.inference.posterior import fit_posterior
-from kepsvgp.inference.prediction import predict_batches
-from kepsvgp.methods import mc_dropout
+from kepsvgp.inference.prediction import Direct, Prediction, predict_batches
+from kepsvgp.methods import kfllla, mc_dropout, temperature
 from kepsvgp.methods.matched_noise import noise_scales
+from kepsvgp.methods.post_hoc import Trained
 from kepsvgp.models import Classifier, build_model
 from kepsvgp.ops import noise
 from kepsvgp.paper.inspection import inspect_model, measure_activity
 from kepsvgp.training.objective import objective
 
 META = torch.device("meta")
+DIGITS = DataConfig(train_limit=20, val_limit=10, corruptions="none")
 SHAPES = {"images": IMAGES, "texts": TEXTS}
 # the layer's ways: each is another path
 KEP = {
@@ -41,7 +45,7 @@ KEP = {
     "program": {"projection": "landmark", "start": "program", "num_landmarks": "distinct"},
 }
 MOVES = ("_to_copy", "copy_")
-QUESTION = torch.ops.aten._local_scalar_dense.default
+QUESTIONS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.allclose.default)
 
 
 class OneDevice(TorchDispatchMode):
@@ -59,7 +63,7 @@ class OneDevice(TorchDispatchMode):
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         devices = {t.device.type for t in given if t.ndim > 0 or not t.is_cpu}
         assert len(devices) < 2 or func.overloadpacket.__name__ in MOVES, f"{func} mixes {devices}"
-        is_asked = func is QUESTION and META in {t.device for t in given}
+        is_asked = func in QUESTIONS and META in {t.device for t in given}
         if is_asked and self.answer is not None:
             return self.answer
         return func(*args, **(kwargs or {}))
@@ -120,6 +124,61 @@ def test_layer_stays_on_its_device_in_each_of_its_ways(kep: dict[str, Any]) -> N
         train_and_predict(*made(TEXTS, "kep", **kep))
 
 
+class Encoded(nn.Module):
+    """A classifier that knows nothing of this library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x).mean(1))
+
+
+def test_converted_model_stays_on_its_device() -> None:
+    model = convert(Encoded()).to(META)
+    inputs, labels = torch.zeros(5, 7, 12), torch.zeros(5, dtype=torch.int64)
+    inputs, labels = inputs.to(META), labels.to(META)
+
+    with OneDevice():
+        output = call(model.train(), inputs)
+        terms = objective(output, labels, model, num_train=7, ksvd_weight=1.0, kl_weight=1.0)
+        terms.total.backward()
+    # whether what follows reads the first token alone is asked of the first sample
+    with OneDevice(answer=1):
+        model.eval()
+        with torch.no_grad():
+            logits = sampled_logits(model, inputs, 3, torch.Generator().manual_seed(0))
+        exact = predict_linear(model, inputs)
+
+    assert {logits.device, exact.probs.device} == {META}
+
+
+@pytest.mark.parametrize("mode", [OneDevice, WithoutFloat64])
+def test_what_is_fitted_to_a_model_follows_it(
+    monkeypatch: pytest.MonkeyPatch, mode: type[OneDevice]
+) -> None:
+    kinds = ("meta",) if mode is WithoutFloat64 else ()
+    monkeypatch.setattr("kepsvgp.maths.ksvd.WITHOUT_FLOAT64", kinds)
+    model, inputs, _ = made(IMAGES, "msp")
+    classes, width = torch.eye(CLASSES), torch.eye(CONFIG.dim)
+    parts = (classes[0], classes, width[0], width, classes[0], classes)
+    kept = dict(zip(kfllla.Curvature._fields, parts, strict=True))
+    kept["prior_precision"] = torch.tensor(2.0, dtype=torch.float64)
+    benchmark = load_benchmark(DIGITS)
+    trained = Trained((), benchmark, "last", META, None, direct=(Direct(model),))
+
+    # predictions are checked to be finite
+    with mode(answer=1):
+        laplace = kfllla.LastLayerLaplace().restore(kept, trained).predict(inputs)
+        of_model = Prediction.from_logits(sampled_logits(model, inputs, 1))
+        scaled = temperature.scale(of_model, 2.0)
+
+    assert {laplace.probs.device, scaled.probs.device} == {META}
+
+
 def test_mix_of_devices_is_noticed() -> None:
     with OneDevice(), pytest.raises(AssertionError, match="mixes"):
         torch.ones(2, 2) @ torch.ones(2, 2, device=META)
@@ -146,7 +205,7 @@ def test_last_passes_stay_on_the_device_of_the_model(
 
 
 def test_activity_is_measured_on_the_device_of_the_model() -> None:
-    benchmark = load_benchmark(DataConfig(train_limit=20, val_limit=10, corruptions="none"))
+    benchmark = load_benchmark(DIGITS)
     model, _, _ = made(IMAGES, "kep")
 
     with OneDevice(answer=1):

@@ -3,6 +3,8 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -164,3 +166,41 @@ def test_jobs_share_the_gpus_evenly(device, expected, swept, tmp_path, monkeypat
             for task in swept.tasks("table1")[:4]
         ]
         assert sorted(f"{job.result().reason}" for job in jobs) == expected
+
+
+class FakeRay(SimpleNamespace):
+    """A cluster with GPUs, which notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        super().__init__(init=self._ignore, shutdown=self._ignore)
+
+    def _ignore(self, **_: Any) -> None:
+        pass
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 4.0, "GPU": 2.0}
+
+    def remote(self, **_: Any) -> Any:
+        return lambda _: SimpleNamespace(options=self._options)
+
+    def _options(self, **options: Any) -> Any:
+        self.asked.append(options)
+        return SimpleNamespace(remote=lambda *_: SimpleNamespace(future=Future))
+
+
+def test_ray_gives_a_gpu_to_each_job_that_can_use_it(swept, tmp_path, monkeypatch) -> None:
+    ray, task = FakeRay(), swept.tasks("table1")[0]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    def on(device: str) -> Job:
+        update = {"train": TrainConfig(device=device)}
+        return task.model_copy(update={"config": task.config.model_copy(update=update)})
+
+    with ray_cluster(tmp_path, "auto", threads=1) as submit:
+        for device in ("auto", "cuda", "cpu"):
+            submit(on(device))
+        with pytest.raises(UserError, match=r"with --ray, .* got cuda:1. Leave out the number"):
+            submit(on("cuda:1"))
+
+    assert ray.asked == [{"num_gpus": 1}, {"num_gpus": 1}, {"num_gpus": 0}]

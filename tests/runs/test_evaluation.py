@@ -11,7 +11,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
 from kepsvgp.metrics.registry import OOD_SCORES
 from kepsvgp.paper.inspection import inspect_run
-from kepsvgp.runs.evaluation import evaluate, split_names
+from kepsvgp.runs.evaluation import _batches, evaluate, split_names
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.loop import train
 
@@ -160,3 +160,10 @@ def test_training_on_forgets_results_of_other_weights(digits, tmp_path, monkeypa
     assert run.metrics() == {}
     assert run.inspection() is None
     assert not run.predictions_file("last", "kep", "test").exists()
+
+
+def test_batches_for_a_gpu_come_from_pinned_memory(digits) -> None:
+    kinds = ("cuda", "cpu")
+    pinned = {kind: _batches(digits.val, small(), torch.device(kind)).pin for kind in kinds}
+
+    assert pinned == {"cuda": True, "cpu": False}

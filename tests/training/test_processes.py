@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from accelerate.state import PartialState
 from torch.testing import assert_close
 
+from kepsvgp.config.sections import TrainConfig
 from kepsvgp.runs.folder import RunFolder
+from kepsvgp.training.processes import make_accelerator
 
 # Processes have noise of their own, so it is off: no dropout, and a posterior that is a point.
 # Its rank is 1, as the correlations of a larger one start at zero and learn from the noise.
@@ -51,6 +55,14 @@ def launch(processes: int, config: Path, out: Path, *more: str) -> subprocess.Co
         check=False,
         timeout=300,
     )
+
+
+def test_training_has_its_own_device_and_not_that_of_the_last(monkeypatch) -> None:
+    wanted = TrainConfig(device="cpu")
+    make_accelerator(wanted)
+    monkeypatch.setitem(PartialState._shared_state, "device", torch.device("meta"))
+
+    assert make_accelerator(wanted).device == torch.device("cpu")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kepsvgp.config.plugins import find_method, section_kinds
+from kepsvgp.config.plugins import section_kinds
 from kepsvgp.config.sections import ModelConfig, RunConfig
 from kepsvgp.config.shipped import shipped_configs
 from kepsvgp.config.variants import variant_settings
@@ -34,8 +34,7 @@ def load_config(
     if variant != "ours":
         # by the data and the method that were asked for, whose own settings then win
         config = parse_config(values, origin=str(path))
-        changes = variant_settings(variant, config.data.name, find_method(config.method).name)
-        for override in (*changes, *overrides):
+        for override in (*variant_settings(variant, config), *overrides):
             _apply(values, override)
     return parse_config(values, origin=" ".join([str(path), *(f"with {o}" for o in overrides)]))
 

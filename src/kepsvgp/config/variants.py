@@ -4,7 +4,13 @@
 that program. `docs/decisions.md` has the table, and what neither takes over.
 """
 
+from typing import TYPE_CHECKING
+
+from kepsvgp.config.plugins import find_method
 from kepsvgp.errors import UserError, near_miss
+
+if TYPE_CHECKING:
+    from kepsvgp.config.sections import RunConfig
 
 TITLES = {
     "text": "the paper's equations as printed",
@@ -47,7 +53,7 @@ _OF_DATA = {
 }
 
 
-def variant_settings(variant: str, dataset: str, method: str) -> tuple[str, ...]:
+def variant_settings(variant: str, config: "RunConfig") -> tuple[str, ...]:
     """What makes a configuration a variant, as `key=value`."""
     if variant not in TITLES:
         known = ", ".join(TITLES)
@@ -55,9 +61,14 @@ def variant_settings(variant: str, dataset: str, method: str) -> tuple[str, ...]
         raise UserError(f"--variant must be one of {known}; got {variant!r}.{hint}")
     if variant == "ours":
         return ()
+    dataset = config.data.name
     settings = (*_GENERAL[variant], *_OF_DATA.get(dataset, ()))
     if dataset in ("imdb", "cola"):
-        settings += (f"train.weight_decay={'5e-5' if method == 'kep' else '1e-5'}",)
+        decay = "5e-5" if find_method(config.method).name == "kep" else "1e-5"
+        settings += (f"train.weight_decay={decay}",)
+    if variant == "program":
+        # its cosine is as long as the training, and begins after the warm-up
+        settings += (f"train.decay_epochs={config.train.epochs}",)
     if (variant, dataset) == ("program", "cola"):
         settings += ("data.split=program",)
     return settings

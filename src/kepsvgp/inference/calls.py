@@ -14,6 +14,7 @@ from kepsvgp.attention.base import fixed_draws, stochastic_layers, use_draws
 from kepsvgp.attention.novelty import observing
 from kepsvgp.errors import UserError
 from kepsvgp.inference.trunk import Sampled, with_remembered_trunk
+from kepsvgp.ops import dispatch
 from kepsvgp.ops.few_bits import has_few_bits
 
 # how far logits of float32 may differ, relative to the largest, by the order of their sums
@@ -120,7 +121,7 @@ def _step(model: nn.Module) -> float:
     """
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     device = next(model.parameters()).device.type
-    if torch.is_autocast_enabled(device):
+    if dispatch.is_autocast(device):
         types.add(torch.get_autocast_dtype(device))
     few_bits = [FEW_BITS] if has_few_bits(model) else []
     return max([STEPS.get(each, FEW_BITS) for each in types] + few_bits)

@@ -62,9 +62,10 @@ class LastLayerLaplace(PostHoc):
     def restore(self, kept: Mapping[str, Tensor], trained: Trained) -> "KFLLLA":
         """The posterior that was fitted."""
         (direct,) = trained.direct
-        curvature = Curvature(*(kept[name] for name in Curvature._fields))
-        prior = kept["prior_precision"].item()
-        return KFLLLA(checked(direct.model), curvature, prior, direct.num_samples)
+        model, prior = checked(direct.model), kept["prior_precision"].item()
+        device = next(model.parameters()).device
+        curvature = Curvature(*(kept[name].to(device) for name in Curvature._fields))
+        return KFLLLA(model, curvature, prior, direct.num_samples)
 
 
 class Curvature(NamedTuple):

@@ -64,7 +64,7 @@ class PostHoc(Method):
         run, stamp = runs[0], _stamp(runs, checkpoint)
         folder = run.method_folder(f"{checkpoint}/{type(self).name}")
         if read_stamp(folder) == stamp:
-            return self.restore(load_file(folder.check(FITTED), str(device or "cpu")), trained)
+            return self.restore(load_file(folder.check(FITTED)), trained)
         # what another ensemble or other weights said is no longer the method's
         run.forget_method(checkpoint, self.name)
         fitted = self.fit(trained)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from kepsvgp.errors import UserError
 from kepsvgp.inference.prediction import Prediction, Predictor, entropy, predict_batches
+from kepsvgp.maths.ksvd import in_float64
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 
 
@@ -68,7 +69,7 @@ def fit(
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:
     """p^(1/T), normalised; the aleatoric share of the uncertainty is kept as it was."""
-    probs = (_log(prediction.probs) / temperature).softmax(dim=-1).to(prediction.probs.dtype)
+    probs = (_log(prediction.probs) / temperature).softmax(dim=-1).to(prediction.probs)
     probs = _keep_label(probs, prediction.predicted)
     share = prediction.aleatoric / prediction.entropy.clamp_min(1e-12)
     aleatoric = entropy(probs) * share.clamp_max(1.0)
@@ -110,4 +111,4 @@ def _keep_label(probs: Tensor, label: Tensor) -> Tensor:
 
 def _log(probs: Tensor) -> Tensor:
     # in float64, and with a floor under probabilities that were rounded to zero
-    return probs.double().clamp_min(torch.finfo(torch.float32).tiny).log()
+    return in_float64(probs).clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -33,12 +33,13 @@ def is_eager(t: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
         and t.dtype in (torch.float32, torch.float64)
-        and not _is_autocast(t.device.type)
+        and not is_autocast(t.device.type)
         and not private.is_transformed()
     )
 
 
-def _is_autocast(kind: str) -> bool:
+def is_autocast(kind: str) -> bool:
+    """Whether there is autocast on devices of a kind now."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 

@@ -85,7 +85,7 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
         gpu = places.get()
         try:
             text = job.model_dump_json()
-            seen = None if _names_gpu(job) else gpu
+            seen = None if any(":" in device for device in _devices(job)) else gpu
             return execute(job.name, text, str(out.resolve()), threads, children.add, seen)
         finally:
             places.put(gpu)
@@ -101,9 +101,9 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
         pool.shutdown(wait=True)
 
 
-def _names_gpu(job: Job) -> bool:
+def _devices(job: Job) -> set[str]:
     configs = [job.config] if isinstance(job, Task) else job.configs.values()
-    return any(":" in config.train.device for config in configs)
+    return {config.train.device for config in configs}
 
 
 class _Children:
@@ -146,13 +146,20 @@ def ray_cluster(out: Path, address: str, *, threads: int) -> Iterator[Submit]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise _no_cluster(address, str(error)) from None
-    # Ray shows a job the one GPU that it gives it
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(execute)
+    has_gpus = bool(ray.cluster_resources().get("GPU"))
+    remote = ray.remote(num_cpus=threads, max_retries=0)(execute)
 
     def submit(job: Job) -> "Future[Outcome]":
+        devices = _devices(job)
+        if any(":" in device for device in devices):
+            raise UserError(
+                "train.device must be a kind of device with --ray, which shows each job the one "
+                f"GPU that it gives it; got {', '.join(sorted(devices))}. Leave out the number."
+            )
+        gpus = int(has_gpus and devices != {"cpu"})
         text = job.model_dump_json()
-        return remote.remote(job.name, text, str(out.resolve()), threads).future()
+        to_node = remote.options(num_gpus=gpus)
+        return to_node.remote(job.name, text, str(out.resolve()), threads).future()
 
     try:
         yield submit

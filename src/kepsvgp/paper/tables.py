@@ -37,8 +37,11 @@ _SGPA_SETTINGS = {
     "cifar10": ("model.depth=5", *_SGPA_CIFAR),
     "cifar100": ("model.depth=6", *_SGPA_CIFAR),
 }
+_SGPA_REST = "Its learnt pooling, and its Adam that begins anew each epoch, are not taken over."
 _SGPA_NOTES = {
+    "cifar10": (_SGPA_REST,),
     "cifar100": (
+        _SGPA_REST,
         "Of CIFAR-100 the depth alone is published; the rest is as in the program for CIFAR-10.",
     ),
 }

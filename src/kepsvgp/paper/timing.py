@@ -121,5 +121,5 @@ class _Stepper:
 
     def _now(self) -> float:
         if self.device.type != "cpu":
-            torch.accelerator.synchronize()
+            torch.accelerator.synchronize(self.device)
         return time.perf_counter()

@@ -115,11 +115,11 @@ def evaluate(
     model = classifier_of(predictor) if has_foreign else None
     peers = None
     if model is not None:
-        shown = track(_batches(benchmark.train, config), "training set", console)
+        shown = track(_batches(benchmark.train, config, device), "training set", console)
         peers = Peers.fit(model, shown, device=device)
 
     def scores(name: str) -> Scores:
-        examples = _batches(examples_of(benchmark, name), config)
+        examples = _batches(examples_of(benchmark, name), config, device)
         more = {} if peers is None else peers.scores(examples)
         return ood_scores(run.prediction(checkpoint, method, name), more)
 
@@ -160,8 +160,9 @@ def ood_scores(prediction: Prediction, more: Scores) -> Scores:
     return {"confidence": confidence_score(prediction.probs), **known, **more}
 
 
-def _batches(examples: Examples, config: RunConfig) -> Batches:
-    return batches(examples, config.prediction.batch_size, bucket=True)
+def _batches(examples: Examples, config: RunConfig, device: torch.device) -> Batches:
+    pin = device.type == "cuda"
+    return batches(examples, config.prediction.batch_size, bucket=True, pin=pin)
 
 
 def split_names(benchmark: Benchmark, wanted: Sequence[str]) -> list[str]:
@@ -214,7 +215,7 @@ def predict_examples(
     console: Console | None = None,
 ) -> Timed:
     """The prediction for a set as a configuration asks for it; its name stands before progress."""
-    loader = _batches(examples, config)
+    loader = _batches(examples, config, device)
     start = time.perf_counter()
     prediction = predict_batches(
         predictor,

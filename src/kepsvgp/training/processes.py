@@ -16,12 +16,18 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     on_cpu = device.type == "cpu"
     if on_cpu and config.precision == "fp16":
         raise UserError("train.precision must be 'float32' or 'bf16' on a CPU; got 'fp16'.")
-    # accelerate keeps the precision of the first Accelerator of a process for all later ones
-    AcceleratorState._reset_state(reset_partial_state=False)
+    # accelerate keeps precision and device of the first Accelerator of a process for all later ones
+    known = PartialState._shared_state.get("device", device)
+    is_other = known.type != device.type and not _is_distributed()
+    AcceleratorState._reset_state(reset_partial_state=is_other)
     precision = "no" if config.precision == "float32" else config.precision
     if device.index is not None:
         torch.accelerator.set_device_index(device.index)
     return Accelerator(cpu=on_cpu, mixed_precision=precision)
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def is_main_process() -> bool:
