@@ -14,6 +14,8 @@ Nothing is chosen on the test set or on foreign texts. The answers of every arm 
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from kepsvgp import Prediction, convert, fit_novelty, fit_posterior, loss, parameter_groups
+from kepsvgp import Prediction, convert, fit_novelty, fit_posterior, loss, parameter_groups, predict
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import Benchmark, batches, load_benchmark
 from kepsvgp.data.examples import Batch, Examples
@@ -30,7 +32,7 @@ from kepsvgp.data.text.tokens import minilm_folder
 from kepsvgp.inference.prediction import Predictor, predict_batches
 from kepsvgp.methods import kfllla, mc_dropout
 
-ARMS = ("softmax", "evidence", "validation", "dropout", "laplace", "fine-tuned")
+ARMS = ("softmax", "evidence", "validation", "linear", "dropout", "laplace", "fine-tuned")
 
 
 def loader(examples: Examples) -> Iterator[Batch]:
@@ -116,14 +118,14 @@ def laplace(model: nn.Module, data: Benchmark, validation: Examples) -> Callable
     seen, labels, _ = features(validation)
     tau = kfllla.best_prior_precision(head, seen[None], labels, curvature)
 
-    def predict(examples: Examples) -> Prediction:
+    def answer(examples: Examples) -> Prediction:
         seen, labels, index = features(examples)
         probs = kfllla.probit_logits(head, seen, curvature, tau).softmax(dim=-1)
         order = index.argsort()
         nothing = torch.zeros(len(index))
         return Prediction(probs[order], nothing, None, labels[order], index[order])
 
-    return predict
+    return answer
 
 
 def measure(seed: int, data: Benchmark, options: argparse.Namespace) -> None:
@@ -144,6 +146,7 @@ def measure(seed: int, data: Benchmark, options: argparse.Namespace) -> None:
         print(f"  posterior fitted in {time.perf_counter() - start:.0f} s", flush=True)
         return model
 
+    @cache
     def by_validation() -> nn.Module:
         model = with_posterior(validation=list(loader(validation)))
         fit_novelty(model, loader(data.train), calibration=loader(calibration))
@@ -152,10 +155,22 @@ def measure(seed: int, data: Benchmark, options: argparse.Namespace) -> None:
     def direct(model: nn.Module | Predictor, samples: int = 10) -> Callable[[Examples], Prediction]:
         return lambda examples: predict_batches(model, loader(examples), num_samples=samples)
 
+    def without_samples(examples: Examples) -> Prediction:
+        model = by_validation()
+        rows = [
+            replace(predict(model, batch.inputs, method="linear"), targets=batch.labels,
+                    index=batch.index)
+            for batch in loader(examples)
+        ]  # fmt: skip
+        whole = Prediction.concatenate(rows)
+        assert whole.index is not None
+        return whole[whole.index.argsort()]
+
     makers: dict[str, tuple[Callable, dict[str, Examples]]] = {
         "softmax": (lambda: direct(plain(), 1), splits | foreign),
         "evidence": (lambda: direct(with_posterior()), {"test": data.test}),
-        "validation": (lambda: direct(by_validation()), splits | foreign),
+        "validation": (lambda: direct(by_validation()), {"test": data.test}),
+        "linear": (lambda: without_samples, splits | foreign),
         "dropout": (lambda: direct(mc_dropout.fit(plain())), {"test": data.test}),
         "laplace": (lambda: laplace(plain(), data, validation), {"test": data.test}),
         "fine-tuned": (
@@ -166,10 +181,10 @@ def measure(seed: int, data: Benchmark, options: argparse.Namespace) -> None:
         make, sets = makers[arm]
         files = {name: options.out / f"{seed}-{arm}-{name}.safetensors" for name in sets}
         left = {name: file for name, file in files.items() if not file.is_file()}
-        predict = make() if left else None
+        answer = make() if left else None
         for name, file in left.items():
-            assert predict is not None
-            prediction = predict(sets[name])
+            assert answer is not None
+            prediction = answer(sets[name])
             prediction.save(file)
             if name == "test":
                 words = "  ".join(f"{k} {v:.4f}" for k, v in prediction.metrics().items())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kepsvgp import Abstainer, Prediction
+from kepsvgp.data.sets.foreign import distance
 from kepsvgp.inference.novelty import gives_scale
 from kepsvgp.methods import ensemble, temperature
 from kepsvgp.metrics import all_metrics, confidence_score, ood_metrics, paired_bootstrap
@@ -28,16 +29,20 @@ TITLES = {
     "temperature": "softmax + TS",
     "evidence": "posterior, τ by the evidence",
     "validation": "posterior, τ by validation",
-    "scaled": "posterior, τ by validation + TS",
+    "linear": "the same, without samples",
+    "scaled": "the same + TS",
     "fine-tuned": "posterior, fine-tuned",
     "dropout": "MC dropout",
     "laplace": "last-layer Laplace",
     "five": "five softmax models",
 }
-SCALED = {"temperature": "softmax", "scaled": "validation"}
+SCALED = {"temperature": "softmax", "scaled": "linear"}
+HELD_OUT = ("validation", "calibration")
 PAIRS = (
     ("evidence", "softmax"),
     ("validation", "softmax"),
+    ("linear", "softmax"),
+    ("linear", "temperature"),
     ("fine-tuned", "softmax"),
     ("scaled", "temperature"),
     ("scaled", "five"),
@@ -77,11 +82,9 @@ class Answers:
     @property
     def foreign(self) -> list[str]:
         """The sets of foreign texts, near ones first."""
-        start = f"{self.seeds[0]}-softmax-ood-"
-        return sorted(
-            file.name.removeprefix(f"{self.seeds[0]}-softmax-").removesuffix(".safetensors")
-            for file in self.folder.glob(f"{start}*.safetensors")
-        )
+        files = self.folder.glob(f"{self.seeds[0]}-softmax-*.safetensors")
+        names = {file.stem.removeprefix(f"{self.seeds[0]}-softmax-") for file in files}
+        return sorted(names - {"test", *HELD_OUT}, key=lambda name: (distance(name), name))[::-1]
 
 
 def columns(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -97,7 +100,7 @@ def columns(names: Sequence[str]) -> list[dict[str, Any]]:
 def shares(names: Sequence[str], arrow: str) -> list[dict[str, Any]]:
     """Columns of shares in percent, a set each."""
     return [
-        {"key": name, "title": f"{name.removeprefix('ood-').replace('_', ' ')} {arrow}".strip(),
+        {"key": name, "title": f"{name.replace('_', ' ')} {arrow}".strip(),
          "scale": 100}
         for name in names
     ]  # fmt: skip
@@ -125,8 +128,8 @@ def of_foreign(answers: Answers) -> dict[str, Any]:
     """How well each score tells foreign texts from the test set: AUROC."""
     scores: dict[str, tuple[str, Callable[[Prediction], torch.Tensor]]] = {
         "confidence": ("softmax", lambda p: confidence_score(p.probs)),
-        "epistemic": ("validation", lambda p: p.epistemic),
-        "novelty": ("validation", _novelty),
+        "epistemic": ("linear", lambda p: p.epistemic),
+        "novelty": ("linear", _novelty),
     }
     rows = {}
     for score, (arm, of) in scores.items():
@@ -153,7 +156,7 @@ def of_alarms(answers: Answers) -> dict[str, Any]:
     found = {
         f"{level:.0%}": [
             float((p.novelty_p <= level).float().mean())
-            for p in answers.test("validation")
+            for p in answers.test("linear")
             if p.novelty_p is not None
         ]
         for level in LEVELS
@@ -167,7 +170,7 @@ def of_answered(answers: Answers) -> dict[str, Any]:
     names = ["test", *answers.foreign]
     rows = {}
     for risk in RISKS:
-        for arm, alarm in (("softmax", None), ("validation", None), ("validation", FALSE_ALARM)):
+        for arm, alarm in (("softmax", None), ("linear", None), ("linear", FALSE_ALARM)):
             found: dict[str, list[float]] = {name: [] for name in ["risk", *names]}
             for seed in answers.seeds:
                 calibration = answers.load(seed, arm, "calibration")
@@ -181,7 +184,8 @@ def of_answered(answers: Answers) -> dict[str, Any]:
                     if name == "test":
                         wrong = prediction.predicted != prediction.targets
                         found["risk"].append(float(wrong[answered].float().mean().nan_to_num()))
-            title = TITLES[arm] if alarm is None else "the same, foreign ones withheld"
+            title = "softmax" if arm == "softmax" else "posterior"
+            title = title if alarm is None else "posterior and novelty"
             key = f"{arm}-{risk}" + ("" if alarm is None else "-familiar")
             rows[key] = _row(f"{title}, risk {risk:.0%}", found)
     heads = [{"key": "risk", "title": "wrong answers", "scale": 100}, *shares(names, "")]
@@ -215,7 +219,7 @@ def main() -> None:
         "versions": library_versions(),
         "sizes": {
             name: len(answers.load(options.seeds[0], "softmax", name))
-            for name in ("validation", "calibration", "test")
+            for name in (*HELD_OUT, "test")
         },
         "tables": {name: make(answers) | {"command": command} for name, make in made.items()},
     }

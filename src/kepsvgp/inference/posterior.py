@@ -25,8 +25,9 @@ from kepsvgp.maths.ksvd import in_float64
 
 Structure = Literal["value", "head", "layer"]
 
-# precisions that are tried, from wider than the model's own prior to next to no spread
-PRECISIONS: tuple[float, ...] = tuple(4.0**power for power in range(-2, 9))
+# precisions that are tried, from much wider than the model's own prior, whose scale a converted
+# model was never trained for, to next to no spread
+PRECISIONS: tuple[float, ...] = tuple(4.0**power for power in range(-8, 9))
 # a wider posterior is kept unless that costs more than its standard error and this share of NLL
 TOLERANCE = 0.01
 # draws by which validation data are predicted
