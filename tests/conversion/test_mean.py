@@ -13,7 +13,7 @@ import kepsvgp
 from kepsvgp import convert, export, fit_novelty, fit_posterior, loss, predict
 from kepsvgp.conversion import converted_layers
 from kepsvgp.conversion.maps import find_maps
-from kepsvgp.conversion.mean import Pair, real_tokens
+from kepsvgp.conversion.mean import Pair
 from kepsvgp.errors import UserError
 from kepsvgp.inference.linear import kep_layers, linearise
 from kepsvgp.inference.mode import frozen
@@ -273,49 +273,3 @@ def test_attention_to_another_sequence_is_refused_where_it_is_used() -> None:
 
     with pytest.raises(UserError, match="must be self-attention"):
         model["attention"](x, x + 1, x + 1)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kind", ["bool", "float", "int"])
-def test_real_tokens_are_those_that_see_themselves(causal: bool, kind: str) -> None:
-    lengths = torch.tensor([4, 2, 1])
-    real = torch.arange(4) < lengths.unsqueeze(1)
-    seen = real[:, None, None, :].expand(3, 1, 4, 4)
-    seen = seen & torch.ones(4, 4, dtype=torch.bool).tril() if causal else seen
-    x = torch.zeros(3, 4, 2)
-    mask = seen if kind == "bool" else seen.int()
-    if kind == "float":
-        # a bias by position on top hides nothing
-        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-        mask = mask + 3 * torch.randn(3, 2, 4, 4)
-
-    assert torch.equal(real_tokens(mask, x), real)
-    assert torch.equal(real_tokens(mask[:, 0], x), real)
-    assert real_tokens(torch.zeros(6, 4, 4), x) is None
-
-
-class Causal(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
-        maps = (self.q(x), self.k(x), self.v(x))
-        return nn.functional.scaled_dot_product_attention(*maps, attn_mask=attn_mask)
-
-
-class CausalModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = Causal()
-
-    def forward(self, x: Tensor) -> Tensor:
-        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        return self.attention(x, mask).mean(dim=1)
-
-
-def test_mask_of_pairs_hides_nothing_from_as_many_sequences_as_tokens() -> None:
-    model, x = families.spread(convert(CausalModel().eval(), ["attention"])), torch.randn(4, 4, 8)
-
-    assert_close(answers(model, x), torch.cat([answers(model, each) for each in x.split(2)]))

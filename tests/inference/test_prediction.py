@@ -1,4 +1,5 @@
 from contextvars import copy_context
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from torch.testing import assert_close
 
 from kepsvgp import KEPAttention, Prediction, predict
 from kepsvgp.attention.base import use_draws
+from kepsvgp.errors import UserError
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.prediction import entropy, predict_batches
 from kepsvgp.methods import ensemble, mc_dropout
@@ -272,3 +274,18 @@ def test_prediction_has_a_seed_where_another_would_give_another(
     ):
         batches = [(given, None, torch.arange(len(given)))]
         assert predict_batches(predictor, batches, seed=5).seed == seed
+
+
+def test_parts_of_other_draws_have_no_draws_in_common() -> None:
+    one = Prediction(torch.eye(3), torch.zeros(3), num_samples=5, seed=1, average="probs")
+
+    assert Prediction.concatenate([one, one]).seed == 1
+    for changed in ({"seed": 2}, {"seed": None}, {"num_samples": 6}, {"average": "logits"}):
+        whole = Prediction.concatenate([one, replace(one, **changed)])
+        unknown = {"seed": "unknown", "num_samples": None, "average": None}
+        for name in ("seed", "num_samples", "average"):
+            known = getattr(one, name) if name not in changed else unknown[name]
+            assert getattr(whole, name) == known
+    for parts in ([], [one, replace(one, targets=torch.arange(3))]):
+        with pytest.raises(UserError, match="parts must be"):
+            Prediction.concatenate(parts)

@@ -10,7 +10,6 @@ from pathlib import Path
 import families
 import pytest
 import torch
-import transformers
 from commands import call
 from PIL import Image
 from serving.models import picture, text_folder, tokenizer
@@ -223,42 +222,6 @@ def test_run_abstains_by_its_validation_data(max_false_alarm, image_run, tmp_pat
     assert call("predict", *arguments[:-1], 1e-6) == 0
     assert {entry["abstain"] for entry in read_csv(out)} == {"yes"}
     assert "The least that can be promised is" in capsys.readouterr().err
-
-
-def test_hugging_face_images_pass_their_processor(tmp_path: Path) -> None:
-    model, _ = families.make("vit")
-    convert(model, rank=3)
-    processor = transformers.ViTImageProcessorPil(size={"height": 10, "width": 10})
-    save_pretrained(model, tmp_path / "model", processor=processor)
-    picture(tmp_path / "a.png", (20, 30))
-    picture(tmp_path / "b.png", (10, 10), seed=1)
-
-    server = open_folder(tmp_path / "model", num_samples=2)
-    paths = [tmp_path / "a.png", tmp_path / "b.png"]
-    found = server.predict([server.load(path) for path in paths])
-
-    images = [Image.open(path).convert("RGB") for path in paths]
-    generator = torch.Generator().manual_seed(0)
-    inputs = dict(processor(images, return_tensors="pt"))
-    assert_close(found.probs, predict(model, inputs, num_samples=2, generator=generator).probs)
-    assert server.task == "image"
-
-
-def test_hugging_face_images_of_one_channel_are_opened_gray(tmp_path: Path) -> None:
-    model, _ = families.make("vit", num_channels=1)
-    convert(model, rank=3)
-    processor = transformers.ViTImageProcessorPil(
-        size={"height": 10, "width": 10}, image_mean=[0.5], image_std=[0.5]
-    )
-    save_pretrained(model, tmp_path / "model", processor=processor)
-    picture(tmp_path / "a.png", (20, 30))
-
-    server = open_folder(tmp_path / "model", num_samples=2)
-    found = server.load(tmp_path / "a.png")
-
-    expected = processor(Image.open(tmp_path / "a.png").convert("L"), return_tensors="pt")
-    assert_close(found["pixel_values"], expected["pixel_values"])
-    assert len(server.predict([found, found])) == 2
 
 
 def test_converted_module_of_ones_own_is_not_served(tmp_path: Path, capsys) -> None:

@@ -1,7 +1,10 @@
 """How an unconverted model is built again: its library, its class and its arguments."""
 
 import json
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +17,8 @@ from kepsvgp.errors import UserError
 from kepsvgp.files import CheckedFolder
 
 MODEL_TYPE = "kepsvgp"
+# by these a tokenizer and an image processor are told
+PROCESSORS = ("tokenizer_config.json", "preprocessor_config.json")
 _CONFIG = "config.json"
 _OPEN = "a converted model: open it by kepsvgp.load_pretrained"
 
@@ -137,15 +142,34 @@ def _build_transformers(name: str, folder: Path) -> nn.Module:
 
 
 def from_folder(kind: Any, folder: Path) -> Any:
-    """A part of a Hugging Face model, by its class; code that lies in the folder never runs."""
-    try:
-        return kind.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # the libraries raise whatever their parsers do
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f"{folder} must hold what {kind.__name__} of transformers can read without code of "
-            f"its own; loading it failed ({reason})."
-        ) from None
+    """A part of a Hugging Face model, by its class; code that lies in the folder never runs.
+
+    Of what was saved with a converted model nothing is read that was put beside it later.
+    """
+    with _as_saved(folder) as own:
+        try:
+            return kind.from_pretrained(own, trust_remote_code=False)
+        except Exception as error:  # the libraries raise whatever their parsers do
+            reason = str(error).strip().partition("\n")[0].replace(str(own), str(folder))
+    raise UserError(
+        f"{folder} must hold what {kind.__name__} of transformers can read without code of its "
+        f"own; loading it failed ({reason})."
+    )
+
+
+@contextmanager
+def _as_saved(folder: Path) -> Iterator[Path]:
+    """A copy of the listed files but the weights; the folder itself where these prepare nothing."""
+    files = CheckedFolder(folder)
+    if not any(map(files.has, PROCESSORS)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as own:
+        for name in files.names():
+            if not name.endswith(".safetensors"):
+                (Path(own) / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(files.check(name), Path(own) / name)
+        yield Path(own)
 
 
 def library(name: str) -> Any:

@@ -12,19 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import used_module
 from kepsvgp.conversion.base import DEFAULTS, ConvertedAttention, copy_maps
 from kepsvgp.conversion.maps import find_heads, find_maps, find_width
+from kepsvgp.conversion.masks import sequences
 from kepsvgp.errors import UserError
 
 # q(v) at the start: next to no spread, until `fit_posterior` or training finds one
 START_SCALE = 1e-3
-# what is added to a score to hide a token is below, a bias by position above
-_HIDDEN = -1e3
 # attention to another sequence
 _OTHERS = ("encoder_hidden_states", "key_value_states")
 
@@ -165,7 +164,7 @@ def _plus(
             f"{tuple(tokens.shape)} and gave "
             f"{tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__}."
         )
-    drawn = draw(*_sequences(module, tokens, given))
+    drawn = draw(*sequences(module, tokens, given))
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
         drawn = drawn.transpose(0, 1)
     out = out + drawn.reshape(out.shape).to(out.dtype)
@@ -183,63 +182,3 @@ def _tokens(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:
             f"no others; got {', '.join(others) or type(tokens).__name__}. Convert another layer."
         )
     return tokens
-
-
-def _sequences(
-    module: nn.Module, tokens: Tensor, given: Mapping[str, Any]
-) -> tuple[Float[Tensor, "batch token dim"], Bool[Tensor, "batch token"] | None]:
-    """The tokens, batch first, and which of them are real."""
-    if isinstance(module, nn.MultiheadAttention):
-        x = tokens.unsqueeze(0) if tokens.ndim == 2 else tokens
-        x = x if module.batch_first or tokens.ndim == 2 else x.transpose(0, 1)
-        padding = given.get("key_padding_mask")
-        return x, None if padding is None else ~_hidden(padding.reshape(x.shape[:2]))
-    x = tokens.flatten(1, -2) if tokens.ndim > 2 else tokens.unsqueeze(0)
-    masked = given.get("is_index_masked")
-    if masked is not None:
-        return x, ~masked
-    named = (given.get(name) for name in ("attention_mask", "mask", "attn_mask"))
-    mask = next((each for each in named if each is not None), None)
-    if isinstance(mask, Tensor) and mask is given.get("attn_mask"):
-        # by torch's convention of pairs, also where there are as many sequences as tokens
-        mask = mask.unsqueeze(0) if mask.shape == (x.shape[1], x.shape[1]) else mask
-    return x, real_tokens(mask, x)
-
-
-def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, "..."] | None:
-    """True at the tokens that are no padding, from any mask that attention modules are given.
-
-    A token is real if it may see itself: causal masks, windows and biases by position allow
-    that, and padding does not.
-    """
-    batch, count = x.shape[:2]
-    if not isinstance(mask, Tensor):
-        if mask is None:
-            return None
-        raise UserError(
-            f"the attention mask must be a tensor; got a {type(mask).__name__}. Load the model "
-            "with attn_implementation='sdpa' or 'eager'."
-        )
-    if mask.ndim == 2 and mask.shape == (batch, count):
-        if not mask.is_floating_point():
-            return mask.bool()
-        # a float may hide tokens by large negative numbers, or keep them by ones
-        is_added = (mask < 0).any() | (mask == 0).all()
-        return torch.where(is_added, ~_hidden_if_float(mask), mask != 0)
-    if mask.ndim == 3 and mask.shape[0] in (1, batch):
-        mask = mask.unsqueeze(1)
-    if mask.ndim == 4 and mask.shape[-1] >= count and mask.shape[-2] in (1, count):
-        rows = mask[:, 0, :, -count:]
-        own = rows.diagonal(dim1=-2, dim2=-1) if rows.shape[1] == count else rows[:, 0]
-        real = ~_hidden_if_float(own) if own.is_floating_point() else own.bool()
-        return real.expand(batch, count)
-    # of another grouping, such as windows: nothing there is padding
-    return None
-
-
-def _hidden(padding: Tensor) -> Tensor:
-    return padding if padding.dtype == torch.bool else _hidden_if_float(padding)
-
-
-def _hidden_if_float(added: Tensor) -> Tensor:
-    return added < _HIDDEN

@@ -108,7 +108,7 @@ def read_middle(
     """
     upright = open_upright(path, grayscale=grayscale)
     if not squash:
-        upright = _without_ends(upright, scaled)
+        upright = without_ends(upright, scaled)
     (width, height), (rows, columns) = upright.size, scaled
     if not squash and height * columns <= width * rows:
         columns = width * rows // height
@@ -120,8 +120,11 @@ def read_middle(
     return cut[None] if grayscale else cut.transpose(2, 0, 1)
 
 
-def _without_ends(image: Image.Image, scaled: tuple[int, int]) -> Image.Image:
-    """The middle of an image that is very long beside a frame of the proportions of `scaled`."""
+def without_ends(image: Image.Image, scaled: tuple[int, int] = (1, 1)) -> Image.Image:
+    """The middle of an image that is very long beside a frame of the proportions of `scaled`.
+
+    Enlarged by its shorter side, such an image would not fit into memory.
+    """
     (width, height), (rows, columns) = image.size, scaled
     widest = math.ceil(_MOST_FRAMES * height * columns / rows)
     tallest = math.ceil(_MOST_FRAMES * width * rows / columns)

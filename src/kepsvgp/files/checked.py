@@ -47,6 +47,10 @@ class CheckedFolder:
         """Whether there is such a file, and it is listed."""
         return (self.path / name).exists() and self.checksum(name) is not None
 
+    def names(self) -> list[str]:
+        """The listed files of the whole folder, from its root."""
+        return list(self._listed())
+
     def check(self, name: str) -> Path:
         """The path of a file that is as it was written here; any other is a `UserError`."""
         path = self.path / name
@@ -67,7 +71,7 @@ class CheckedFolder:
 
     def check_all(self) -> None:
         """Refuses the folder if any of its files is not as it was written."""
-        for name in self._listed():
+        for name in self.names():
             CheckedFolder(self.root).check(name)
 
     @contextmanager

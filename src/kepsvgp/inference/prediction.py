@@ -145,13 +145,22 @@ class Prediction:
 
     @classmethod
     def concatenate(cls, parts: Sequence["Prediction"]) -> "Prediction":
-        """One prediction for the examples of all parts, in their order."""
-        names = parts[0]._present()
+        """One prediction for the examples of all parts, in their order.
+
+        What the parts do not agree on is not known of the whole.
+        """
+        if len({frozenset(part._present()) for part in parts}) != 1:
+            raise UserError(
+                "parts must be one prediction or more, all with the same fields; got "
+                f"{' and '.join(', '.join(part._present()) for part in parts) or 'none'}."
+            )
         values = {
             name: torch.cat([getattr(part, name) for part in parts], dim=int(name == "logits"))
-            for name in names
+            for name in parts[0]._present()
         }
-        return cls(**values, **parts[0]._about())
+        known: dict[str, Any] = {"seed": "unknown"}
+        known |= set.intersection(*({*part._about().items()} for part in parts))
+        return cls(**values, **known)
 
     def metrics(self) -> dict[str, float]:
         """Every metric of the paper by name, from the probabilities and the known labels."""

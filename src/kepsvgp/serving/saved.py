@@ -21,7 +21,7 @@ from torch import nn
 from kepsvgp.config.plugins import find_method
 from kepsvgp.config.sections import PredictionConfig
 from kepsvgp.conversion import load_pretrained
-from kepsvgp.conversion.build import from_folder
+from kepsvgp.conversion.build import PROCESSORS, from_folder
 from kepsvgp.conversion.folder import class_names, is_pretrained
 from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
@@ -29,6 +29,7 @@ from kepsvgp.data.text import features
 from kepsvgp.data.text.prepare import reader
 from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
+from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.novelty import gives_scale
 from kepsvgp.inference.prediction import Prediction, predict, predict_batches, to_device
@@ -208,7 +209,11 @@ def _hugging_face_inputs(
 ) -> tuple[Task, Callable[[Any], Any], Callable[[Sequence[Any]], Any]]:
     import transformers
 
-    if (path / "tokenizer_config.json").is_file():
+    # what was saved with the model counts before what others put beside it
+    files = CheckedFolder(path)
+    found = [name for name in PROCESSORS if (path / name).is_file()]
+    kind = next((name for name in found if files.has(name)), next(iter(found), None))
+    if kind == PROCESSORS[0]:
         tokenizer = from_folder(transformers.AutoTokenizer, path)
         longest = min(tokenizer.model_max_length, features.num_positions(model))
 
@@ -217,12 +222,16 @@ def _hugging_face_inputs(
             return dict(tokenizer(list(texts), return_tensors="pt", **options))
 
         return "text", partial(shortened, max_length=longest), tokens
-    if (path / "preprocessor_config.json").is_file():
+    if kind == PROCESSORS[1]:
         processor = from_folder(transformers.AutoImageProcessor, path)
         grayscale = getattr(model.config, "num_channels", 3) == 1
+        by_shorter_side = (
+            dict(getattr(processor, "size", None) or {}).get("shortest_edge") is not None
+        )
 
         def pixels(file: pictures.Picture) -> Any:
             image = pictures.open_upright(file, grayscale=grayscale)
+            image = pictures.without_ends(image) if by_shorter_side else image
             return dict(processor(image, return_tensors="pt"))
 
         def stack(items: Sequence[Any]) -> Any:
