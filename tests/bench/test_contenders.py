@@ -20,7 +20,8 @@ def test_naive_attention_equals_the_fused_one() -> None:
 
 @pytest.mark.parametrize("merge", ["add", "concat"])
 def test_paper_s_layer_equals_ours_without_noise(merge: str) -> None:
-    sizes = {"rank": 4, "merge": merge, "num_tokens": TOKENS, "projection": "landmark"}
+    sizes = {"rank": 4, "merge": merge, "num_tokens": TOKENS}
+    sizes |= {"projection": "landmark", "ksvd_loss": "objective"}
     ours = KEPAttention(DIM, HEADS, **sizes).double()
     with torch.no_grad():
         # a standard deviation of e⁻⁴⁰
