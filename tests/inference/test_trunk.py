@@ -71,6 +71,22 @@ def test_first_token_alone_is_carried_through_the_samples_where_no_other_is_read
     assert_close(found, plain_loop(model, batch, 5), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [*families.TEXT, *families.IMAGE])
+def test_first_token_alone_is_carried_through_the_samples_of_a_layer_in_place(name: str) -> None:
+    model, batch = families.loud(name)
+    convert(model, mean="zero", posterior_scale=1.0)
+    calls: Counter[str] = Counter()
+    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    last.register_forward_hook(lambda *_: calls.update(["head"]))
+
+    found = predicted(model, batch, 5)
+
+    assert found is not None
+    assert found.std(dim=0).min() > 1e-4
+    assert calls["head"] == 2
+    assert_close(found, plain_loop(model, batch, 5), rtol=1e-4, atol=1e-5)
+
+
 class Encoder(nn.Module):
     def __init__(self, batch_first: bool) -> None:
         super().__init__()

@@ -49,6 +49,26 @@ def test_leverage_is_that_of_a_regression(features) -> None:
     assert_close(found.mean(-1), torch.full((3,), 5.0, dtype=torch.float64), **EXACT)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_mean_leverage_is_the_mean_of_that_of_the_real_tokens(
+    masked: bool, generator: torch.Generator
+) -> None:
+    tokens = torch.randn(3, 4, 6, 5, generator=generator, dtype=torch.float64)
+    root = torch.randn(4, 5, 5, generator=generator, dtype=torch.float64)
+    precision, lengths = root @ root.mT, [6, 2, 0]
+    mask = torch.arange(6) < torch.tensor(lengths).unsqueeze(1) if masked else None
+
+    found = novelty.mean_leverage(tokens, precision, mask)
+
+    of_each = novelty.leverage(tokens, precision)
+    if masked:
+        assert_close(found[0], of_each[0].mean(dim=-1))
+        assert_close(found[1], of_each[1, :, :2].mean(dim=-1))
+        assert not found[2].any()
+    else:
+        assert_close(found, of_each.mean(dim=-1))
+
+
 def test_leverage_does_not_depend_on_the_scale_of_the_features(features) -> None:
     q, _ = features
     for scale in (1e-6, 1.0, 1e6):

@@ -83,14 +83,37 @@ def test_pooled_samples_equal_those_of_the_plain_block(
     plain = pooled(block, x, mask)
 
     with torch.no_grad():
-        assert block.pools_samples(x)
+        assert block.takes_in_samples(x)
         ours = pooled(block, x, mask)
         draws = torch.Generator().manual_seed(1)
         encoded = encode([block], x, mask, num_samples=SAMPLE, generator=draws)
 
-    assert not block.pools_samples(x)
+    assert not block.takes_in_samples(x)
     assert_close(ours, plain.detach())
     assert_close(encoded, ours)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_formed_samples_equal_those_of_the_plain_blocks(
+    masked: bool, generator: torch.Generator
+) -> None:
+    blocks = [make_block(projection="dual") for _ in range(2)]
+    x, mask = 3 + make_tokens(generator), some_mask() if masked else None
+
+    def sampled(**settings: bool) -> Tensor:
+        draws = torch.Generator().manual_seed(1)
+        return blocks[0](x, mask, num_samples=SAMPLE, generator=draws, **settings)
+
+    def encoded() -> Tensor:
+        draws = torch.Generator().manual_seed(1)
+        return encode(blocks, x, mask, num_samples=SAMPLE, generator=draws)
+
+    plain, plain_encoded = sampled(), encoded()
+
+    with torch.no_grad():
+        assert blocks[0].takes_in_samples(x)
+        assert_close(sampled(), plain.detach())
+        assert_close(encoded(), plain_encoded.detach())
 
 
 def test_no_accuracy_is_lost_where_tokens_are_far_from_zero(generator: torch.Generator) -> None:
@@ -150,7 +173,7 @@ def test_block_that_was_changed_is_calculated_plainly(
     CHANGES[change](block)
 
     with torch.no_grad():
-        assert not block.pools_samples(x)
+        assert not block.takes_in_samples(x)
 
 
 def test_half_precision_and_tokens_with_samples_are_calculated_plainly(
@@ -159,8 +182,8 @@ def test_half_precision_and_tokens_with_samples_are_calculated_plainly(
     block, x = make_block(), make_tokens(generator)
 
     with torch.no_grad():
-        assert block.pools_samples(x)
-        assert not block.pools_samples(x.bfloat16())
-        assert not block.pools_samples(x.expand(SAMPLE, -1, -1, -1))
+        assert block.takes_in_samples(x)
+        assert not block.takes_in_samples(x.bfloat16())
+        assert not block.takes_in_samples(x.expand(SAMPLE, -1, -1, -1))
         with torch.autocast("cpu"):
-            assert not block.pools_samples(x.float())
+            assert not block.takes_in_samples(x.float())

@@ -198,6 +198,11 @@ class KEPAttention(KernelSVDAttention):
         merged = self._merge(self.scores(x, mask)).mT
         return sampled.factors(merged, self._readout(v.squeeze(1)), self._bias())
 
+    @property
+    def can_draw_first(self) -> bool:
+        """Whether the draws of a token can be had without those of the others."""
+        return self.merge == "add" and self.noise == "joint"
+
     def first_token(
         self,
         x: Float[Tensor, "batch token dim"],
@@ -205,7 +210,7 @@ class KEPAttention(KernelSVDAttention):
         *,
         num_samples: int,
     ) -> Float[Tensor, "sample batch one dim"]:
-        """What `forward` gives for the first token of every sequence, with `merge="add"`."""
+        """What `forward` gives in evaluation for the first token of every sequence."""
         self._check_inputs(x, mask, num_samples)
         pair = self.scores(x, mask)
         first = pair._replace(e=pair.e[..., :1], r=pair.r[..., :1])

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import repeat_mask, used_modules
-from kepsvgp.maths.novelty import Moments, leverage, moments, precision
+from kepsvgp.maths.novelty import Moments, leverage, mean_leverage, moments, precision
 from kepsvgp.ops.pooling import mean_pool
 
 
@@ -25,7 +25,8 @@ class Tokens(NamedTuple):
     @property
     def features(self) -> Float[Tensor, "sequence pair token feature"]:
         """φ(t) = t / ‖t‖ of queries and keys."""
-        return nn.functional.normalize(self.qk.float(), dim=-1)
+        # in order, as the products that follow want them
+        return nn.functional.normalize(self.qk.float().contiguous(), dim=-1)
 
     @property
     def mean(self) -> Float[Tensor, "sequence dim"]:
@@ -74,8 +75,7 @@ class Novelty(nn.Module):
 
     def parts(self, tokens: Tokens) -> Float[Tensor, "sequence part"]:
         """Leverage, mean over real tokens, heads and both branches; distance of the mean token."""
-        of_tokens = leverage(tokens.features, self.qk_precision).mean(dim=1)
-        of_kernel = mean_pool(of_tokens.unsqueeze(-1), tokens.mask).squeeze(-1)
+        of_kernel = mean_leverage(tokens.features, self.qk_precision, tokens.mask).mean(dim=1)
         of_input = leverage(tokens.mean - self.input_mean, self.input_precision)
         return torch.stack([of_kernel, of_input], dim=-1)
 

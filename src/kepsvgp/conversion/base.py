@@ -98,9 +98,12 @@ class ConvertedAttention(nn.Module):
     def attend(
         self,
         x: Float[Tensor, "batch token dim"],
-        mask: Bool[Tensor, "batch token"] | None = None,
+        mask: Bool[Tensor, "_ _"] | None = None,
     ) -> Float[Tensor, "batch token dim"]:
-        """A draw of the module's output; `mask` is True at real tokens."""
+        """A draw of the module's output; `mask` is True at real tokens.
+
+        Where the first token alone is carried through the samples, `x` is only that, of each.
+        """
         return self.output(self.kep(x, mask))
 
     def tokens_of(self, output: Any) -> Float[Tensor, "batch token dim"]:

@@ -52,11 +52,6 @@ class Pair(KEPAttention):
         drawn = super().draw((num_samples + 1) // 2, generator=generator)
         return torch.cat([drawn, 2 * self.v_mean.to(drawn) - drawn])[:num_samples]
 
-    @property
-    def can_add_first(self) -> bool:
-        """Whether the draws of a token can be had without those of the others."""
-        return self.merge == "add" and self.noise == "joint"
-
     def add(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """What the forward hook makes of the module's output."""
         return _plus(module, self, args, kwargs, output, self)

@@ -7,7 +7,7 @@ so nothing of the model is touched and threads can share it. A remembered output
 only for inputs equal to the ones it was made from, and only while nothing has changed either in
 place.
 
-Where the only draws are added to the attention of the last block, and nothing reads another token
+Where the only draws are those of the attention in the last block, and nothing reads another token
 than the first of what follows, that token alone is carried through the samples, all of them in
 one pass. Whether it is so is tried: the first sample must come out as it does for all tokens.
 """
@@ -43,8 +43,6 @@ class _Sample:
 class AddedLayer(Protocol):
     """A stochastic layer whose draw is added to what the module around it returns."""
 
-    can_add_first: bool
-
     def add(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         """The module's output for these arguments, with the draw at hand."""
         ...
@@ -60,13 +58,15 @@ class Sampled:
     def __init__(self, model: nn.Module, path: list[str], layer: nn.Module) -> None:
         self._sample = _Sample()
         self._short: int | None = None
-        # what the module around the draws was given and said without them, in the last whole pass
-        self._kept: list[tuple[Any, Any, Any]] = []
-        self._added: Any = layer
+        # in the last whole pass, what the layer was given or, where its draw is added, what the
+        # module around it was given and said without it
+        self._kept: list[tuple[Any, ...]] = []
+        self._layer: Any = layer
+        self._is_added = hasattr(layer, "add_first")
         self._can_shorten = (
-            getattr(layer, "can_add_first", False)
+            getattr(layer, "can_draw_first", False)
             and _is_in_last_block(model, path)
-            and _has_only_its_hook(model.get_submodule(".".join(path[:-1])))
+            and _is_batch_first(model.get_submodule(".".join(path[:-1])), self._is_added)
         )
         self._model = _copy_along(model, path, self._sample, self._around)
 
@@ -96,15 +96,15 @@ class Sampled:
         # a forward of its own may call anything
         if not self._can_shorten or "forward" in vars(block):
             return block
-        *outer, last, _ = path
+        *outer, last = path[:-1] if self._is_added else path
         copy = inner = _shallow_copy(block)
         for name in outer:
             child = inner._modules[name]
             assert child is not None
             inner._modules[name] = inner = _shallow_copy(child)
-        attention = inner._modules[last]
-        assert attention is not None
-        inner._modules[last] = self._attention(attention)
+        drawing = inner._modules[last]
+        assert drawing is not None
+        inner._modules[last] = self._attention(drawing) if self._is_added else self._drawing()
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self._short is not None:
@@ -115,6 +115,19 @@ class Sampled:
         copy.__dict__["forward"] = forward
         return copy
 
+    def _drawing(self) -> nn.Module:
+        """The layer itself, which keeps what it is given."""
+        layer = self._layer
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._short is None:
+                self._kept.append((args, kwargs))
+                return layer.forward(*args, **kwargs)
+            args, kwargs = self._kept[0]
+            return layer.first_token(*args, **kwargs, num_samples=self._short).flatten(0, 1)
+
+        return _shallow_copy(layer, forward)
+
     def _attention(self, module: nn.Module) -> nn.Module:
         """The module around the draws, which keeps what it says without them."""
 
@@ -124,9 +137,9 @@ class Sampled:
 
         def add(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
             if self._short is not None:
-                return self._added.add_first(module, *self._kept[0], self._short)
+                return self._layer.add_first(module, *self._kept[0], self._short)
             self._kept.append((args, kwargs, output))
-            return self._added.add(module, args, kwargs, output)
+            return self._layer.add(module, args, kwargs, output)
 
         copy = _shallow_copy(module, forward)
         # in the place of the hook that adds the draw: without any, torch would call fused code
@@ -134,9 +147,10 @@ class Sampled:
         return copy
 
 
-def _has_only_its_hook(attention: nn.Module) -> bool:
-    """Whether nothing but the draw changes what a module says, its batch along the first axis."""
-    return len(attention._forward_hooks) == 1 and getattr(attention, "batch_first", True)
+def _is_batch_first(attention: nn.Module, is_added: bool) -> bool:
+    """Whether sequences are along the first axis, and no hook but that of a draw that is added."""
+    has_one_hook = len(attention._forward_hooks) == 1
+    return getattr(attention, "batch_first", True) and (has_one_hook or not is_added)
 
 
 def _is_in_last_block(model: nn.Module, path: list[str]) -> bool:

@@ -87,6 +87,23 @@ def leverage(
     return ((features @ precision) * features).sum(dim=-1)
 
 
+def mean_leverage(
+    features: Float[Tensor, "batch pair token feature"],
+    precision: Float[Tensor, "pair feature feature"],
+    mask: Bool[Tensor, "batch token"] | None = None,
+) -> Float[Tensor, "batch pair"]:
+    """The mean of `leverage` over the real tokens; zero for a sequence that has none.
+
+    E φᵀ P φ = ⟨P, E φ φᵀ⟩, which leaves nothing as large as the features.
+    """
+    if mask is None:
+        count = features.new_tensor(features.shape[2])
+    else:
+        features = features * mask[:, None, :, None]
+        count = mask.sum(dim=-1).clamp_min(1)[:, None]
+    return ((features.mT @ features) * precision).sum(dim=(-2, -1)) / count
+
+
 def prior_variance(
     queries: Float[Tensor, "*shape token feature"],
     key_moment: Float[Tensor, "*shape feature feature"],

@@ -11,7 +11,7 @@ from kepsvgp.attention.base import PenalisedLayer, draws_of, stochastic_layers, 
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.ops import pooling
 from kepsvgp.ops.dropout import Dropout
-from kepsvgp.ops.pooling import can_pool_samples, mean_pool, pool_samples
+from kepsvgp.ops.pooling import can_take_in_samples, form_samples, mean_pool, pool_samples
 from kepsvgp.ops.private import is_untouched
 
 
@@ -108,11 +108,13 @@ class Block(nn.Module):
         dropout the MLP's last map is then applied once for each sequence, not for each token.
         """
         normalised = self.attention_norm(x)
-        if pool and num_samples is not None and self.pools_samples(x):
+        if num_samples is not None and self.takes_in_samples(x):
             assert isinstance(self.attention, KEPAttention)
             factors = self.attention.factors(
                 normalised, mask, num_samples=num_samples, generator=generator
             )
+            if not pool:
+                return form_samples(x, factors, self.mlp_norm, self.mlp)
             return _zero_if_empty(pool_samples(x, mask, factors, self.mlp_norm, self.mlp), mask)
         x = x + self.attention(normalised, mask, num_samples=num_samples, generator=generator)
         if not pool:
@@ -123,14 +125,17 @@ class Block(nn.Module):
         hidden = activation(to_hidden(self.mlp_norm(x)))
         return _zero_if_empty(mean_pool(x, mask) + to_output(mean_pool(hidden, mask)), mask)
 
-    def pools_samples(self, x: Float[Tensor, "*sample batch token dim"]) -> bool:
-        """Whether samples are pooled without being formed, and so in slices of their own."""
+    def takes_in_samples(self, x: Float[Tensor, "*sample batch token dim"]) -> bool:
+        """Whether the MLP takes in the maps that make the samples.
+
+        Then they are pooled without being formed, and in slices of their own.
+        """
         return (
             isinstance(self.attention, KEPAttention)
             and is_untouched(self.attention, KEPAttention)
             and self.attention.has_narrow_factors
             and is_untouched(self.mlp, MLP)
-            and can_pool_samples(x, self.mlp_norm, self.mlp)
+            and can_take_in_samples(x, self.mlp_norm, self.mlp)
             and not _has_training_parts(self)
         )
 
@@ -172,7 +177,7 @@ def encode(
     batch, last = x.shape[-3], blocks[-1]
     if num_samples is None or whole or batch == 0:
         return rest(x, mask)
-    if blocks[first] is last and isinstance(last, Block) and last.pools_samples(x):
+    if blocks[first] is last and isinstance(last, Block) and last.takes_in_samples(x):
         # it cuts slices of its own
         return rest(x, mask)
     num_bytes = x.nbytes // batch * (num_samples if x.ndim == 3 else 1)

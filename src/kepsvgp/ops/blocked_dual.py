@@ -7,7 +7,7 @@ other side's T′ and H′, n real tokens, and gradients G of the scores S and D
 
     ∂W = Φᵀ G + D    ∂H = Φ ∂W′ / n        ∂Φ = G Wᵀ + H ∂W′ᵀ / n        ∂T = r ∘ (∂Φ − c ∘ Φ)
 
-with c = Σ Φ ∘ ∂Φ along the features.
+with c = Σ Φ ∘ ∂Φ along the features, which is Σ S ∘ G + H ∘ ∂H along the rank.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ class DualScores(torch.autograd.Function):
             phi.mul_(r)
             # W = Φ′ᵀ H′ / n    S = Φ W
             w = _other_side(h[rows].mT @ phi).mul_(share[rows])
-            s = torch.matmul(phi, w.mT, out=scores[rows])
+            s = torch.matmul(phi, w.mT.contiguous(), out=scores[rows])
             directions[rows] = w
             if energy is not None:
                 energy += s.square().sum(dim=(0, 2))
@@ -74,7 +74,7 @@ class DualScores(torch.autograd.Function):
         share = _share(t, ctx.mask)
         for rows, _ in blocks(t):
             r, s, w = scale[rows], scores[rows], directions[rows]
-            phi = t[rows].contiguous() * r
+            phi = t[rows].clone(memory_format=torch.contiguous_format).mul_(r)
             # with ∂ Σ S² = 2 S
             g = torch.zeros_like(s) if grad is None else grad[rows]
             if grad_energy is not None:
@@ -85,12 +85,14 @@ class DualScores(torch.autograd.Function):
                 grad_w += grad_directions[rows].mT
             grad_w = _other_side(grad_w).mul_(share[rows])
             # ∂H = Φ ∂W′ / n
-            grad_h[rows] = phi @ grad_w.mT
+            of_h = phi @ grad_w.mT.contiguous()
+            grad_h[rows] = of_h
             # ∂Φ = G Wᵀ + H ∂W′ᵀ / n
-            grad_phi = torch.cat([g, h[rows]], dim=-1) @ torch.cat([w, grad_w], dim=-2)
+            grad_phi = g @ w
+            grad_phi.flatten(0, 1).baddbmm_(h[rows].flatten(0, 1), grad_w.flatten(0, 1))
             # ∂T = r ∘ (∂Φ − c ∘ Φ)
-            c = torch.linalg.vecdot(phi, grad_phi).unsqueeze(-1)
-            grad_t[rows] = grad_phi.addcmul_(phi, c, value=-1.0).mul_(r)
+            c = of_h.mul_(h[rows]).addcmul_(g, s).sum(dim=-1, keepdim=True)
+            torch.mul(grad_phi.addcmul_(phi, c, value=-1.0), r, out=grad_t[rows])
         return grad_t, grad_h, None, None
 
 

@@ -7,7 +7,7 @@
 | outputs O = M G + b | `svgp.read_out` | `blocked.ReadOut`; `sampled` where draws are samples |
 | anything, sequence by sequence | all at once | `slices.over_sequences` |
 | dropout | `torch.nn.Dropout` | `dropout` |
-| the mean over tokens of a block's samples | `models.blocks` | `pooling` |
+| the MLP of a block's samples, their mean over tokens | `models.blocks` | `pooling` |
 
 The numbers are the same up to rounding. Plain formulas serve other devices, half precision,
 function transforms and `torch.compile`, which needs no help.

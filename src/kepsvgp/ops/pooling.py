@@ -1,4 +1,4 @@
-"""The end of a network: means over tokens, and those of many samples that are never formed.
+"""What follows a draw: MLPs of many samples, and means over tokens of samples never formed.
 
 Samples y_s = x + M A_s of the tokens have the same scores M. With a tilde for what is left of a
 vector when the mean of its d entries is taken away, and with the parameters of norm and MLP,
@@ -9,6 +9,8 @@ vector when the mean of its d entries is taken away, and with the parameters of 
 
 so that a sample needs two products with M, which is narrower than the tokens, and none with W.
 """
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -39,10 +41,10 @@ def mean_pool(
     return (_weights(x, mask).unsqueeze(-2) @ x).squeeze(-2)
 
 
-def can_pool_samples(x: Tensor, norm: nn.Module, mlp: nn.Sequential) -> bool:
-    """Whether `pool_samples` serves these: no gradients, and modules as `models.blocks` makes them.
+def can_take_in_samples(x: Tensor, norm: nn.Module, mlp: nn.Sequential) -> bool:
+    """Whether `pool_samples` and `form_samples` serve: no gradients, modules as in `models.blocks`.
 
-    It reads the parameters of the modules and calls none but the last map.
+    They read the parameters of the modules and call none but the last map.
     """
     to_hidden, activation, *_ = mlp
     return (
@@ -84,25 +86,61 @@ def pool_hidden(
 ) -> Float[Tensor, "sample batch hidden"]:
     """Σ_n w_n gelu(W₁ LN(y_sn) + b₁) with y_s = x + M A_s, sums over the tokens of a sequence."""
     batch, token, dim = x.shape
-    # W = W₁ diag(γ)    c = W₁ β + b₁
-    weight = to_hidden.weight * norm.weight
-    offset = nn.functional.linear(norm.bias, to_hidden.weight, to_hidden.bias)
-    # x̃ and x̃ Wᵀ    Ã_s and Ã_s Wᵀ
-    x, maps = _centred(x), _centred(maps)
-    x_hidden, maps_hidden = x @ weight.mT, maps @ weight.mT
-    num_samples, hidden_dim = maps_hidden.shape[0], maps_hidden.shape[2]
+    of_x, of_maps = (_fold(t, norm, to_hidden) for t in (x, maps))
+    num_samples, _, hidden_dim = of_maps.hidden.shape
     pooled = x.new_zeros(num_samples, batch, hidden_dim)
     per_token = num_samples * max(dim, hidden_dim) * x.element_size()
     for rows, tokens in slices(batch, token, slice_bytes(x) // per_token):
-        m = scores[rows, tokens].flatten(0, 1).expand(num_samples, -1, -1)
-        # ỹ_s = x̃ + M Ã_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
-        scale = _inverse_spread(torch.baddbmm(x[rows, tokens].flatten(0, 1), m, maps), norm.eps)
-        # gelu(ρ_s ∘ (x̃ Wᵀ + M (Ã_s Wᵀ)) + c)
-        y = torch.baddbmm(x_hidden[rows, tokens].flatten(0, 1), m, maps_hidden)
-        hidden = torch.ops.aten.gelu_(torch.addcmul(offset, y, scale, out=y))
+        part = _Folded(*(t[rows, tokens].flatten(0, 1) for t in of_x))
+        _, hidden = _with_hidden(part, scores[rows, tokens], of_maps, norm, to_hidden)
         w = weights[rows, tokens].unsqueeze(-2)
         pooled[:, rows] += (w @ hidden.unflatten(1, (w.shape[0], -1))).squeeze(-2)
     return pooled
+
+
+def form_samples(
+    x: Float[Tensor, "batch token dim"], factors: Factors, norm: nn.LayerNorm, mlp: nn.Sequential
+) -> Float[Tensor, "sample batch token dim"]:
+    """y_s + MLP(LN(y_s)) for samples y_s = x + M A_s + b."""
+    to_hidden, _, _, to_output, _ = mlp
+    assert isinstance(to_hidden, nn.Linear)
+    assert isinstance(to_output, nn.Linear)
+    x = x + factors.bias
+    part = _Folded(*(t.flatten(0, 1) for t in _fold(x, norm, to_hidden)))
+    maps = _fold(factors.maps, norm, to_hidden)
+    y, hidden = _with_hidden(part, factors.scores, maps, norm, to_hidden)
+    # the mean that was taken away, of x and of M A_s
+    mean = x.mean(dim=-1, keepdim=True) + factors.scores @ factors.maps.mean(dim=-1).mT
+    y += mean.flatten(0, 1).mT.unsqueeze(-1)
+    y.flatten(0, 1).addmm_(hidden.flatten(0, 1), to_output.weight.mT)
+    return y.add_(to_output.bias).unflatten(1, x.shape[:2])
+
+
+class _Folded(NamedTuple):
+    """t̃ and t̃ Wᵀ with W = W₁ diag(γ)."""
+
+    centred: Float[Tensor, "*shape dim"]
+    hidden: Float[Tensor, "*shape hidden"]
+
+
+def _fold(t: Float[Tensor, "*shape dim"], norm: nn.LayerNorm, to_hidden: nn.Linear) -> _Folded:
+    centred = t - t.mean(dim=-1, keepdim=True)
+    return _Folded(centred, centred @ (to_hidden.weight * norm.weight).mT)
+
+
+def _with_hidden(
+    x: _Folded, scores: Tensor, maps: _Folded, norm: nn.LayerNorm, to_hidden: nn.Linear
+) -> tuple[Float[Tensor, "sample token dim"], Float[Tensor, "sample token hidden"]]:
+    """ỹ_s and gelu(W₁ LN(y_s) + b₁)."""
+    # c = W₁ β + b₁
+    offset = nn.functional.linear(norm.bias, to_hidden.weight, to_hidden.bias)
+    m = scores.flatten(0, 1).expand(len(maps.centred), -1, -1)
+    # ỹ_s = x̃ + M Ã_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
+    centred = torch.baddbmm(x.centred, m, maps.centred)
+    scale = _inverse_spread(centred, norm.eps)
+    # gelu(ρ_s ∘ (x̃ Wᵀ + M (Ã_s Wᵀ)) + c)
+    hidden = torch.baddbmm(x.hidden, m, maps.hidden)
+    return centred, torch.ops.aten.gelu_(torch.addcmul(offset, hidden, scale, out=hidden))
 
 
 def _weights(
@@ -118,7 +156,3 @@ def _weights(
 def _inverse_spread(t: Float[Tensor, "*shape dim"], eps: float) -> Float[Tensor, "*shape 1"]:
     norm = torch.linalg.vector_norm(t, dim=-1, keepdim=True)
     return norm.square_().div_(t.shape[-1]).add_(eps).rsqrt_()
-
-
-def _centred(t: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
-    return t - t.mean(dim=-1, keepdim=True)
