@@ -75,10 +75,9 @@ class Pair(KEPAttention):
             found.append(self.first_token(x, mask, num_samples=samples))
             return torch.zeros_like(x)
 
-        out = _plus(module, self, args, kwargs, output, draw)
-        first = (out[0] if isinstance(out, tuple) else out)[:, :1]
+        first = _tokens_of(_plus(module, self, args, kwargs, output, draw))[:, :1]
         drawn = first + found[0].to(first.dtype)
-        return (drawn.flatten(0, 1), *out[1:]) if isinstance(out, tuple) else drawn.flatten(0, 1)
+        return _with_tokens(output, drawn.flatten(0, 1))
 
 
 def make_pair(module: nn.Module, settings: Mapping[str, Any]) -> Pair:
@@ -158,7 +157,7 @@ def _plus(
 ) -> Any:
     given = dict(zip(pair.arguments, args, strict=False)) | kwargs
     tokens = _tokens(module, pair, given)
-    out = output[0] if isinstance(output, tuple) else output
+    out = _tokens_of(output)
     if not isinstance(out, Tensor) or out.shape != tokens.shape:
         raise UserError(
             f"{type(module).__name__} must give as many tokens as it gets, of the same width; got "
@@ -168,8 +167,19 @@ def _plus(
     drawn = draw(*_sequences(module, tokens, given))
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
         drawn = drawn.transpose(0, 1)
-    out = out + drawn.reshape(out.shape).to(out.dtype)
-    return (out, *output[1:]) if isinstance(output, tuple) else out
+    return _with_tokens(output, out + drawn.reshape(out.shape).to(out.dtype))
+
+
+def _tokens_of(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def _with_tokens(output: Any, tokens: Tensor) -> Any:
+    """The same output with these tokens in it: a list stays one, and a named tuple too."""
+    if not isinstance(output, tuple | list):
+        return tokens
+    make = getattr(output, "_make", type(output))
+    return make([tokens, *output[1:]])
 
 
 def _tokens(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:
@@ -189,12 +199,12 @@ def _sequences(
     module: nn.Module, tokens: Tensor, given: Mapping[str, Any]
 ) -> tuple[Float[Tensor, "batch token dim"], Bool[Tensor, "batch token"] | None]:
     """The tokens, batch first, and which of them are real."""
-    if isinstance(module, nn.MultiheadAttention):
-        x = tokens.unsqueeze(0) if tokens.ndim == 2 else tokens
-        x = x if module.batch_first or tokens.ndim == 2 else x.transpose(0, 1)
-        padding = given.get("key_padding_mask")
-        return x, None if padding is None else ~_hidden(padding.reshape(x.shape[:2]))
     x = tokens.flatten(1, -2) if tokens.ndim > 2 else tokens.unsqueeze(0)
+    if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim > 2:
+        x = x.transpose(0, 1)
+    padding = given.get("key_padding_mask")
+    if padding is not None or isinstance(module, nn.MultiheadAttention):
+        return x, None if padding is None else ~_hidden(padding.reshape(x.shape[:2]))
     masked = given.get("is_index_masked")
     if masked is not None:
         return x, ~masked
@@ -230,11 +240,23 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
         mask = mask.unsqueeze(1)
     if mask.ndim == 4 and mask.shape[-1] >= count and mask.shape[-2] in (1, count):
         rows = mask[:, 0, :, -count:]
-        own = rows.diagonal(dim1=-2, dim2=-1) if rows.shape[1] == count else rows[:, 0]
+        is_square = rows.shape[1] == count
+        own = rows.diagonal(dim1=-2, dim2=-1) if is_square else rows[:, 0]
         real = ~_hidden_if_float(own) if own.is_floating_point() else own.bool()
+        if is_square and own.dtype == torch.bool:
+            real = real != _marks_hidden(rows)
         return real.expand(batch, count)
     # of another grouping, such as windows: nothing there is padding
     return None
+
+
+def _marks_hidden(rows: Bool[Tensor, "batch token token"]) -> Bool[Tensor, ""]:
+    """Whether True marks what a token may not see, as in MPT's causal masks.
+
+    Otherwise somebody would see tokens that do not see themselves, or there would be none that do.
+    """
+    own = rows.diagonal(dim1=-2, dim2=-1)
+    return (~own & rows.any(dim=-2)).any() | ~own.any()
 
 
 def _hidden(padding: Tensor) -> Tensor:
