@@ -24,7 +24,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 .venv-timm/ready: pyproject.toml constraints.txt
 	test -x .venv-timm/bin/python || $(PYTHON) -m venv .venv-timm
 	.venv-timm/bin/pip --disable-pip-version-check install --quiet -c constraints.txt torch
-	.venv-timm/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e '.[timm]' pytest pytest-timeout beartype hypothesis
+	.venv-timm/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e '.[timm]' peft pytest pytest-timeout beartype hypothesis
 	touch $@
 
 demo: .venv/core

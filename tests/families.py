@@ -39,6 +39,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 40},
     "llama": _GROUPED,
     "qwen2": _GROUPED,
+    "qwen3": _GROUPED,
     "beit": {"use_relative_position_bias": True},
     "swin": {
         "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 2], "num_heads": [2, 2],
@@ -57,11 +58,9 @@ _OWN: dict[str, dict[str, Any]] = {
 _OWN_SIZES = ("distilbert", "bart", "t5", "gpt2", "swin")
 SENTENCES = (
     *TEXT, "camembert", "xlm-roberta", "albert", "mpnet", "deberta-v2", "modernbert", "longformer",
-    "bart", "t5", "gpt2", "llama", "qwen2",
+    "bart", "t5", "gpt2", "llama", "qwen2", "qwen3",
 )  # fmt: skip
 PICTURES = (*IMAGE, "beit", "dinov2", "clip", "siglip", "swin")
-# those that are taken through adapters, export and eight bits too
-EIGHT = ("bert", "distilbert", "deberta-v2", "gpt2", "llama", "vit", "swin", "wav2vec2")
 EVERY = (*SENTENCES, *PICTURES, "videomae", "audio-spectrogram-transformer", "wav2vec2")
 
 

@@ -170,3 +170,14 @@ def test_pairs_of_as_many_sequences_as_tokens_are_told_by_their_name() -> None:
 
     with pytest.raises(UserError, match="Call it attn_mask"):
         answers(converted(Own(), {"mask": CAUSAL}), x)
+
+
+def test_true_may_hide_a_token_or_show_it() -> None:
+    real = torch.arange(4) < torch.tensor([4, 2, 1]).unsqueeze(1)
+    seen = real[:, None, None, :] & torch.ones(4, 4, dtype=torch.bool).tril()
+    x = torch.zeros(3, 4, 2)
+
+    # as MPT says what is hidden
+    assert torch.equal(real_tokens(~seen, x), real)
+    assert torch.equal(real_tokens(~seen[:1], x[:1]), real[:1])
+    assert torch.equal(real_tokens(seen[:1], x[:1]), real[:1])

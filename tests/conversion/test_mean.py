@@ -1,7 +1,6 @@
 """Attention that stays as it is, as the mean function of a pair of GPs, in every family."""
 
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import families
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import kepsvgp
-from kepsvgp import convert, export, fit_novelty, fit_posterior, loss, predict
+from kepsvgp import convert, fit_novelty, fit_posterior, loss, predict
 from kepsvgp.conversion import converted_layers
 from kepsvgp.conversion.maps import find_maps
 from kepsvgp.conversion.mean import Pair
@@ -63,66 +62,6 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(name: str, tmp_pa
     terms.total.backward()
     gradients = [p.grad for n, p in model.named_parameters() if ".kep.v_" in n]
     assert all(g is not None and g.abs().sum() > 0 for g in gradients)
-
-
-@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")
-@pytest.mark.parametrize("name", families.EIGHT)
-def test_every_family_takes_adapters(name: str, tmp_path) -> None:
-    peft = pytest.importorskip("peft")
-    model, batch = families.loud(name)
-    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    model = peft.get_peft_model(model, config).eval()
-    before = model(**batch).logits
-
-    convert(model)
-
-    assert torch.equal(model(**batch).logits, before)
-    drawn = answers(families.spread(model), batch)
-    assert (drawn - before.softmax(-1)).abs().max() > 1e-3
-    model.save_pretrained(tmp_path)
-    assert_close(answers(kepsvgp.load_pretrained(tmp_path), batch), drawn)
-
-
-@pytest.mark.parametrize("name", families.EIGHT)
-def test_every_family_is_exported(name: str, tmp_path) -> None:
-    model, batch = families.loud(name)
-    families.spread(convert(model))
-    generator = torch.Generator().manual_seed(0)
-
-    path = export(model, tmp_path / "graph.pt2", batch, num_samples=5, generator=generator)
-
-    probs, *_ = torch.export.load(path).module()(inputs=batch)
-    assert_close(probs, answers(model, batch), rtol=0, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("name", families.EIGHT)
-def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
-    model, batch = families.make(name)
-    families.spread(convert(model.eval()), 0.1)
-    fit_novelty(model, [batch])
-
-    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-
-    kinds = {type(part) for part in small.modules()}
-    assert torch.ao.nn.quantized.dynamic.Linear in kinds
-    (first,), (second,) = (converted_layers(each).values() for each in (model, small))
-    kept = second.kep.state_dict()
-    assert kept.keys() == first.kep.state_dict().keys()
-    assert all(torch.equal(kept[name], value) for name, value in first.kep.state_dict().items())
-    drawn = answers(small, batch)
-    assert 0 < (drawn - answers(model, batch)).abs().max() < 0.05
-    assert predict(small, batch, num_samples=2).novelty is not None
-
-
-def test_guide_has_the_table_of_what_is_tested_here() -> None:
-    """Its rows are the families of the tests above, its last columns those of the eight."""
-    page = (Path(__file__).parents[2] / "docs/guides/models.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
-    ticks = {row[0].strip("`"): row[1:] for row in rows if len(row) == 8 and "✓" in row}
-    assert ticks == {
-        name: ["✓"] * 4 + ["✓" if name in families.EIGHT else ""] * 3 for name in families.EVERY
-    }
 
 
 @pytest.mark.parametrize("name", families.SENTENCES)
@@ -273,3 +212,64 @@ def test_attention_to_another_sequence_is_refused_where_it_is_used() -> None:
 
     with pytest.raises(UserError, match="must be self-attention"):
         model["attention"](x, x + 1, x + 1)
+
+
+class Named(NamedTuple):
+    tokens: Tensor
+    weights: Tensor
+
+
+class Several(Own):
+    """It returns more than tokens."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, tokens: Tensor) -> Any:
+        parts = (super().forward(tokens), tokens)
+        return Named(*parts) if self.kind is Named else self.kind(parts)
+
+
+class Reading(nn.Module):
+    """The head reads one part of what attention returns."""
+
+    def __init__(self, kind: type, place: int = 0) -> None:
+        super().__init__()
+        self.attention, self.head, self.place = Several(kind), nn.Linear(10, 3), place
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.attention(x)
+        assert type(found) is self.attention.kind
+        return self.head(found[self.place][:, 0])
+
+
+@pytest.mark.parametrize("kind", [tuple, list, Named])
+def test_output_keeps_its_kind(kind: type) -> None:
+    torch.manual_seed(0)
+    model, x = Reading(kind).eval(), torch.randn(4, 6, 10)
+    before = model(x)
+
+    families.spread(convert(model, ["attention"]))
+
+    assert torch.equal(model(x), before)
+    assert (answers(model, x) - before.softmax(-1)).abs().max() > 1e-3
+
+
+def test_posterior_of_what_nobody_reads_is_refused() -> None:
+    model, x = convert(Reading(tuple, place=1).eval(), ["attention"]), torch.randn(4, 6, 10)
+
+    with pytest.raises(UserError, match=r"no gradient by attention\.kep"):
+        fit_posterior(model, [(x, LABELS)])
+
+
+def test_attention_inside_of_cross_attention_is_left_out() -> None:
+    model = nn.Module()
+    for name in ("encoder", "cross_attention"):
+        block = nn.Module()
+        block.self = Causal()
+        setattr(model, name, block)
+
+    convert(model)
+
+    assert list(converted_layers(model)) == ["encoder.self"]

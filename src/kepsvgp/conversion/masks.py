@@ -118,8 +118,11 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
     rows = mask[..., -count:]
     seen = ~_hidden(rows) if rows.is_floating_point() else rows.bool()
     if mask.ndim == 4 and mask.shape[0] in (1, batch):
-        real = seen[:, 0].any(dim=-2)
-        _refuse_packed(seen[:, 0], real)
+        seen = seen[:, 0]
+        if mask.dtype == torch.bool and seen.shape[-2] == count:
+            seen = seen != _marks_hidden(seen)
+        real = seen.any(dim=-2)
+        _refuse_packed(seen, real)
         return real.expand(batch, count)
     # of another grouping, such as windows
     if not torch.compiler.is_compiling() and not seen.any(dim=-2).all():
@@ -128,6 +131,17 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
             f"{tuple(mask.shape)}, which hides tokens of {batch} sequences. Convert another layer."
         )
     return None
+
+
+def _marks_hidden(rows: Bool[Tensor, "batch token token"]) -> Bool[Tensor, ""]:
+    """Whether True marks what a token may not see, as in MPT's causal masks.
+
+    Otherwise some tokens would be seen by earlier ones alone, and not by themselves.
+    """
+    own = rows.diagonal(dim1=-2, dim2=-1)
+    by_earlier = (~own & rows.any(dim=-2)).any() | ~own.any()
+    by_later = (rows.tril() & ~own.unsqueeze(-2)).any()
+    return by_earlier & ~by_later
 
 
 def _refuse_packed(

@@ -69,10 +69,9 @@ class Pair(KEPAttention):
             found.append(self.first_token(x, mask, num_samples=samples))
             return torch.zeros_like(x)
 
-        out = _plus(module, self, args, kwargs, output, draw)
-        first = (out[0] if isinstance(out, tuple) else out)[:, :1]
+        first = _tokens_of(_plus(module, self, args, kwargs, output, draw))[:, :1]
         drawn = first + found[0].to(first.dtype)
-        return (drawn.flatten(0, 1), *out[1:]) if isinstance(out, tuple) else drawn.flatten(0, 1)
+        return _with_tokens(output, drawn.flatten(0, 1))
 
 
 def make_pair(module: nn.Module, settings: Mapping[str, Any]) -> Pair:
@@ -152,7 +151,7 @@ def _plus(
 ) -> Any:
     given = dict(zip(pair.arguments, args, strict=False)) | kwargs
     tokens = _tokens(module, pair, given)
-    out = output[0] if isinstance(output, tuple) else output
+    out = _tokens_of(output)
     if not isinstance(out, Tensor) or out.shape != tokens.shape:
         raise UserError(
             f"{type(module).__name__} must give as many tokens as it gets, of the same width; got "
@@ -162,8 +161,19 @@ def _plus(
     drawn = draw(*sequences(module, tokens, given))
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
         drawn = drawn.transpose(0, 1)
-    out = out + drawn.reshape(out.shape).to(out.dtype)
-    return (out, *output[1:]) if isinstance(output, tuple) else out
+    return _with_tokens(output, out + drawn.reshape(out.shape).to(out.dtype))
+
+
+def _tokens_of(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def _with_tokens(output: Any, tokens: Tensor) -> Any:
+    """The same output with these tokens in it: a list stays one, and a named tuple too."""
+    if not isinstance(output, tuple | list):
+        return tokens
+    make = getattr(output, "_make", type(output))
+    return make([tokens, *output[1:]])
 
 
 def _tokens(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:

@@ -1,6 +1,7 @@
 """Which modules of a model are converted, and why some are not."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -129,7 +130,8 @@ def _other_sequence(model: nn.Module, name: str) -> str | None:
     """Attention to another sequence than the tokens themselves shows in names."""
     parts = name.split(".")
     last = parts[-1].lower()
-    if any(word in last for word in ("cross", "encdec", "encoder_attn")):
+    is_cross = any(word in last for word in ("cross", "encdec", "encoder_attn"))
+    if is_cross or re.search("cross_?att", name.lower()):
         return "it is cross-attention"
     if getattr(model.get_submodule(name), "is_cross_attention", False):
         return "it is cross-attention"

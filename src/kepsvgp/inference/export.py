@@ -7,7 +7,8 @@ their average. Sizes of the batch and lengths of sequences stay free.
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,33 +148,44 @@ def _format(path: Path, wanted: Format | None) -> Format:
     return wanted or said or "torch"
 
 
-def _write_torch(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: Path) -> None:
+def _write_torch(
+    graph: Averaged | WithDraws, arguments: dict[str, Any], axes: Axes, path: Path
+) -> None:
     dim = torch.export.Dim
     free = {
         name: {axis: dim.DYNAMIC if isinstance(free, str) else free for axis, free in each.items()}
         for name, each in axes.items()
     }
-    program = torch.export.export(graph, (), arguments, dynamic_shapes=_shapes(arguments, free))
-    for each in (arguments, _first_row(arguments)):
-        _check_equal(graph, graph(**each), program.module()(**each))
+    expected = [(each, graph(**each)) for each in (arguments, _first_row(arguments))]
+    shapes = _shapes(arguments, free)
+    with _followed(graph):
+        program = torch.export.export(graph, (), arguments, dynamic_shapes=shapes)
+        module = program.module()
+        found = [module(**each) for each, _ in expected]
+    for (_, wanted), actual in zip(expected, found, strict=True):
+        _check_equal(graph, wanted, actual)
     # torch ends the whole process where it cannot write to a file, on a full disk for one
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     path.write_bytes(buffer.getbuffer())
 
 
-def _write_onnx(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: Path) -> None:
+def _write_onnx(
+    graph: Averaged | WithDraws, arguments: dict[str, Any], axes: Axes, path: Path
+) -> None:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError:
         raise UserError("This needs ONNX: pip install 'kepsvgp[onnx]'.") from None
     fixed = "draws" not in arguments
-    program = torch.onnx.export(
-        graph, (), kwargs=arguments, dynamic_shapes=_shapes(arguments, axes),
-        input_names=list(_flatten(arguments)),
-        output_names=_output_names(graph), dynamo=True, verbose=False,
-    )  # fmt: skip
+    graph(**arguments)
+    with _followed(graph):
+        program = torch.onnx.export(
+            graph, (), kwargs=arguments, dynamic_shapes=_shapes(arguments, axes),
+            input_names=list(_flatten(arguments)),
+            output_names=_output_names(graph), dynamo=True, verbose=False,
+        )  # fmt: skip
     assert program is not None
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -182,6 +194,21 @@ def _write_onnx(graph: nn.Module, arguments: dict[str, Any], axes: Axes, path: P
         feed = {given.name: flat[given.name].numpy() for given in session.get_inputs()}
         found = tuple(torch.as_tensor(value) for value in session.run(None, feed))
         _check_equal(graph, graph(**each), found if fixed else found[0])
+
+
+@contextmanager
+def _followed(graph: Averaged | WithDraws) -> Iterator[None]:
+    """Says of a model that answers, but of which torch makes no graph for batches of any size."""
+    try:
+        yield
+    except Exception as error:  # the exporters raise whatever they stumble over
+        model = (graph.with_draws if isinstance(graph, Averaged) else graph).model
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"model must be one that torch.export can follow; {type(model).__name__} is not, at "
+            "least with these axes free: what it does depends on more than shapes "
+            f"({reason}). predict and `kepsvgp serve` need no graph."
+        ) from error
 
 
 def _output_names(graph: nn.Module) -> list[str]:

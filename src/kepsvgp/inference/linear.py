@@ -51,11 +51,30 @@ def linearise(model: nn.Module, inputs: Any) -> Linearised:
         logits = call(model, inputs)
         last = logits.shape[-1] - 1
         by_class = [
-            torch.autograd.grad(logits[:, c].sum(), leaves, retain_graph=c < last)
-            for c in range(last + 1)
+            torch.autograd.grad(
+                logits[:, c].sum(), leaves, retain_graph=c < last, allow_unused=True
+            )
+            for c in range(last + 1 if logits.requires_grad else 0)
         ]
+    _check_all_are_read(model, layers, by_class)
     stacked = (torch.stack(each, dim=1).mT for each in zip(*by_class, strict=True))
     return Linearised(logits.detach(), dict(zip(layers, stacked, strict=True)))
+
+
+def _check_all_are_read(
+    model: nn.Module, layers: Sequence[nn.Module], by_class: Sequence[Sequence[Tensor | None]]
+) -> None:
+    """Refuses a layer that the logits have no gradient by: what follows may read other tokens."""
+    read = {
+        layer for each in by_class for layer, g in zip(layers, each, strict=True) if g is not None
+    }
+    names = [name for name, layer in model.named_modules() if layer in set(layers) - read]
+    if names:
+        raise UserError(
+            f"the logits must depend on every converted layer; they have no gradient by "
+            f"{', '.join(names)}. Convert a layer that they are made of, by its name: "
+            "convert(model, layers=['blocks.7.attn'])."
+        )
 
 
 def gaussian_logits(
