@@ -12,7 +12,8 @@ import hub
 import pytest
 import torch
 import transformers
-from serving.models import tokenizer
+from PIL import Image
+from serving.models import picture, tokenizer
 from torch import nn
 
 import kepsvgp
@@ -93,6 +94,24 @@ def test_pipeline_answers_as_the_model_does(tmp_path: Path) -> None:
     probs = model(**reader(text, return_tensors="pt")).logits.softmax(-1)
     for _ in range(2):
         assert pipeline(text)[0]["score"] == pytest.approx(probs.max().item(), abs=1e-6)
+    assert type(pipeline.model) is type(model)
+
+
+def test_pipeline_of_images_answers_as_the_model_does(tmp_path: Path) -> None:
+    model, _ = fitted("vit")
+    processor = transformers.ViTImageProcessorPil(size={"height": 10, "width": 10})
+    processor.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    picture(tmp_path / "a.png", (20, 30))
+
+    pipeline = transformers.pipeline("image-classification", str(tmp_path), device="cpu")
+
+    with Image.open(tmp_path / "a.png") as image:
+        pixels = processor(image, return_tensors="pt")
+    probs = model(**pixels).logits.softmax(-1)
+    for _ in range(2):
+        best = pipeline(str(tmp_path / "a.png"))[0]
+        assert best["score"] == pytest.approx(probs.max().item(), abs=1e-6)
     assert type(pipeline.model) is type(model)
 
 

@@ -156,8 +156,8 @@ def test_concurrent_clients_get_what_predict_gives(texts: Server) -> None:
         assert status == 200
         check(texts, found["answers"], places)
 
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(ask, range(120)))
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(ask, range(256)))
 
     assert {each["abstain"] for each in texts.expected} == {True, False}
 
