@@ -47,7 +47,7 @@ PAIRS = (
     ("scaled", "temperature"),
     ("scaled", "five"),
 )
-RISKS, FALSE_ALARM = (0.05, 0.1), 0.05
+RISKS, FALSE_ALARM = (0.1, 0.2), 0.05
 LEVELS = (0.01, 0.05, 0.1)
 
 

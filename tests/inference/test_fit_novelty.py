@@ -109,7 +109,7 @@ def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
     def parts(batches: list[Any]) -> Tensor:
         tokens, _ = seen_tokens(model, batches)
         energy = torch.cat([
-            -answered(model, each, keep_logits=True).logits.logsumexp(-1).mean(0)
+            -answered(model, each, keep_logits=True).logits.mean(0).logsumexp(-1)
             for each in batches
         ])  # fmt: skip
         rows = []
@@ -145,6 +145,19 @@ def test_novelty_depends_neither_on_the_batch_nor_on_the_mode_nor_on_the_thread(
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: answered(model, inputs), range(8)):
             assert_close(found.novelty, whole.novelty, **CLOSE)
+
+
+@pytest.mark.parametrize("samples", [2, 10])
+def test_novelty_of_a_wide_posterior_is_the_same_without_samples(samples: int) -> None:
+    model, batch = fitted("bert")
+    families.spread(model, 500.0)
+    generator = torch.Generator().manual_seed(1)
+    drawn = predict(model, batch(98), num_samples=samples, generator=generator)
+
+    exact = predict(model, batch(98), method="linear")
+
+    assert (drawn.probs - exact.probs).abs().max() > 1e-3
+    assert_close(drawn.novelty, exact.novelty, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["kep", "msp", "bert"])

@@ -44,7 +44,8 @@ def test_published_numbers_fill_every_declared_cell_and_no_other(table: PaperTab
 
     assert tuple(numbers) == table.datasets
     for dataset, rows in numbers.items():
-        declared = {row.key for row in table.rows_for(dataset)}
+        # the paper tells foreign images by the confidence alone
+        declared = {row.key for row in table.rows_for(dataset) if not row.score}
         assert set(rows) == declared - OURS.get((table.name, dataset), set())
         columns = {column.key for column in table.columns_for(dataset)}
         assert all(set(cells) == columns for cells in rows.values())

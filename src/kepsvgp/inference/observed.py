@@ -55,8 +55,8 @@ def observed(
     if not seen:
         return Observed(logits)
     parts = _of_examples(seen, logits)
-    # as `metrics.energy_score`, which brings all to a CPU
-    energy = -logits.detach().float().logsumexp(dim=-1).mean(dim=0)
+    # of the mean over the draws: they may be others, or none, than those of the calibration
+    energy = -logits.detach().float().mean(dim=0).logsumexp(dim=-1)
     return Observed(logits, torch.cat([parts, energy.unsqueeze(-1)], dim=-1), novelty)
 
 

@@ -21,7 +21,7 @@ class FilledTable(NamedTuple):
     cells: dict[tuple[str, str], NumberCell]
     claims: list[Claim]
     notes: list[str]
-    differences: dict[Pair, dict[str, Interval]]
+    differences: dict[Pair, dict[str, Interval]] = {}  # noqa: RUF012
 
     @property
     def title(self) -> str:
