@@ -85,9 +85,9 @@ wheel:
 	ls -l dist
 
 # Tables and forest plot of the pages, from the numbers in results/; a test fails when they differ.
-tables:
-	$(PYTHON) tools/tables.py
-	$(PYTHON) -m tools.forest
+tables: .venv/dev
+	$(BIN)/python -m tools.tables
+	$(BIN)/python -m tools.forest
 
 # Everything that both environments have, as what is tested from now on. No hashes: pip wants all or
 # none, and neither an editable install nor a torch that is built for this machine has one to check.
