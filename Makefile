@@ -103,7 +103,7 @@ bench: .venv/dev
 
 # All of what `make test` does a little of; about 18 minutes on two cores. It prints the counts.
 stress: .venv/dev
-	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress
+	KEPSVGP_STRESS=long OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -o addopts="--timeout=1800" tests/stress tests/conversion/test_families.py
 
 clean:
 	rm -rf .venv .venv-* dist site .pytest_cache .ruff_cache
