@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit timm docs test-lowest test-python wheel tables lock bench stress clean
+.PHONY: demo test lint types unit timm docs test-lowest test-python wheel tables tutorials lock bench stress clean
 
 # torch first and pinned: a plain install of any other package may pull another build of it.
 # pip reads groups of dependencies from version 25.1 on.
@@ -88,6 +88,10 @@ wheel:
 tables: .venv/dev
 	$(BIN)/python -m tools.tables
 	$(BIN)/python -m tools.forest
+
+# What the tutorials print, and their figures.
+tutorials: .venv/dev
+	$(BIN)/python -m tools.tutorials
 
 # Everything that both environments have, as what is tested from now on. No hashes: pip wants all or
 # none, and neither an editable install nor a torch that is built for this machine has one to check.

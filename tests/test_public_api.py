@@ -1,5 +1,7 @@
 """What others build on, recorded: it changes only with a line in the changelog."""
 
+import doctest
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -69,6 +71,19 @@ def test_public_name_is_in_the_changelog(name) -> None:
 @pytest.mark.parametrize("name", sorted(kepsvgp._PUBLIC))
 def test_public_name_can_be_imported_and_says_what_it_is(name) -> None:
     assert (getattr(kepsvgp, name).__doc__ or "").strip()
+
+
+# Lightning advises on workers, and is itself behind its libraries
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", sorted(kepsvgp._PUBLIC))
+def test_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {each: getattr(kepsvgp, each) for each in kepsvgp._PUBLIC}
+    text, parser = inspect.getdoc(names[name]) or "", doctest.DocTestParser()
+    assert parser.get_examples(text)
+
+    examples = parser.get_doctest(f"{kepsvgp.__doc__}\n{text}", names, name, None, None)
+    assert doctest.DocTestRunner().run(examples).failed == 0
 
 
 def test_a_version_has_its_part_of_the_changelog_and_is_the_one_to_cite() -> None:

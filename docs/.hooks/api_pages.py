@@ -27,14 +27,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _public_names() -> str:
     """What `import kepsvgp` gives: a line for each, then each in full."""
-    lines, details = [f"# kepsvgp\n\n{kepsvgp.__doc__}\n", "| | |", "| --- | --- |"], []
+    lines = [f"# kepsvgp\n\n{kepsvgp.__doc__}\n", "| name | what it is |", "| --- | --- |"]
+    details = []
     for name in sorted(kepsvgp._PUBLIC):
         found = getattr(kepsvgp, name)
         target = f"{found.__module__}.{found.__qualname__}"
         summary = (inspect.getdoc(found) or "").partition("\n")[0]
-        lines.append(f"| [`kepsvgp.{name}`](#kepsvgp.{name}) | {summary} |")
+        lines.append(f"| [`{name}`](#kepsvgp.{name}) | {summary} |")
         details.append(
-            f'<a id="kepsvgp.{name}"></a>\n\n::: {target}\n    options: {{heading_level: 2}}\n'
+            f'<a id="kepsvgp.{name}"></a>\n\n::: {target}\n'
+            "    options: {heading_level: 2, show_root_full_path: false}\n"
         )
     return "\n".join([*lines, "", *details])
 

@@ -1,4 +1,15 @@
-"""Uncertainty-aware self-attention with kernel-eigen pair sparse variational GPs."""
+"""Uncertainty-aware self-attention with kernel-eigen pair sparse variational GPs.
+
+The examples of the public names ask a classifier about a batch, such as these:
+
+    >>> import torch
+    >>> from transformers import ViTConfig, ViTForImageClassification
+    >>> size = {"image_size": 8, "patch_size": 2, "num_channels": 1, "hidden_size": 64}
+    >>> config = ViTConfig(**size, num_hidden_layers=2, num_attention_heads=4)
+    >>> config.num_labels = 10
+    >>> model = ViTForImageClassification(config)
+    >>> inputs, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
+"""
 
 from importlib import import_module
 from importlib.metadata import version

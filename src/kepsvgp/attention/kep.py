@@ -73,6 +73,11 @@ class KEPAttention(KernelSVDAttention):
 
     References:
         Chen et al., 2024, arXiv:2402.01476, section 4 and eqs. 16–18.
+
+    Examples:
+        >>> layer = KEPAttention(64, 4, rank=8)
+        >>> layer(torch.rand(2, 16, 64)).shape
+        torch.Size([2, 16, 64])
     """
 
     @told

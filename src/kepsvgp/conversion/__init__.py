@@ -55,6 +55,11 @@ def convert(
         adapters: `mean="zero"`: subclasses of `ConvertedAttention` for modules of other libraries.
         settings: Further arguments of `KEPAttention`, such as `projection` or `noise`; the
             projection is `"dual"` by default, which serves sequences of any length.
+
+    Examples:
+        >>> before = predict(model, inputs).probs
+        >>> torch.allclose(predict(convert(model), inputs).probs, before, atol=1e-4)
+        True
     """
     if mean not in get_args(Mean):
         raise UserError(f"mean must be 'attention' or 'zero'; got {mean!r}.")
@@ -111,6 +116,10 @@ def parameter_groups(
 
     What was pretrained wants small steps, the query and key maps that a converted layer took over
     included; what is new wants larger ones, and no weight decay: the KL is its regulariser.
+
+    Examples:
+        >>> groups = parameter_groups(convert(model), lr=1e-5, new_lr=1e-3, weight_decay=0.01)
+        >>> optimizer = torch.optim.AdamW(groups)
     """
     new = trained_parameters(model)
     trained = [p for p in model.parameters() if p.requires_grad]

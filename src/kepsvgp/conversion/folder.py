@@ -69,6 +69,9 @@ def save_pretrained(
         metrics: What was measured, by name, for the model card.
         rule: When to abstain; saved beside the model, and told on its card.
         state_dict: The weights, where they are gathered from several processes.
+
+    Examples:
+        >>> save_pretrained(convert(model), "my-model", metrics={"accuracy": 0.91})
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():

@@ -49,6 +49,11 @@ def load_pretrained(
         model: For a class of your own: an instance of it, not converted.
         adapters: The adapters it was converted with, where they are your own.
         download: For the hub: `revision`, `token`, and the like of `snapshot_download`.
+
+    Examples:
+        >>> save_pretrained(convert(model), "my-model")
+        >>> load_pretrained("my-model").training
+        False
     """
     path = Path(folder)
     if not path.exists() and _HUB_NAME.fullmatch(str(folder)):

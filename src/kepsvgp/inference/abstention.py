@@ -39,6 +39,12 @@ class Abstainer:
 
     They are promises for the very functions that answered the calibration examples: predict with
     as many samples, averaged alike and drawn with the same seed, as `predict_batches` does.
+
+    Examples:
+        >>> probs, labels = [[0.9, 0.1]] * 200 + [[0.6, 0.4]] * 200, [0] * 300 + [1] * 100
+        >>> rule = Abstainer.fit(Prediction.from_arrays(probs, labels), max_risk=0.05)
+        >>> rule.abstain(Prediction.from_arrays([[0.9, 0.1], [0.4, 0.6]]))
+        tensor([False,  True])
     """
 
     threshold: float

@@ -98,6 +98,10 @@ def export(
         dynamic: Axes of free size by input (`"input"` for a single tensor), and their names. By
             default the first axis, and for inputs of tokens also the second, where the model
             allows it.
+
+    Examples:
+        >>> export(convert(model), "model.pt2", inputs).name
+        'model.pt2'
     """
     path = Path(path)
     format = _format(path, format)

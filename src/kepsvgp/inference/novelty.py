@@ -49,6 +49,11 @@ def fit_novelty(
             samples,
         seed: drawn with this seed; other draws move them a little.
         device: Where the batches go.
+
+    Examples:
+        >>> fit_novelty(convert(model), [inputs[:20]], calibration=[inputs[20:]])
+        >>> predict(model, inputs).novelty_p.shape
+        torch.Size([40])
     """
     layer = last_attention(model)
     if layer is None:

@@ -89,6 +89,11 @@ def fit_posterior(
             evidence of the model linearised around its mean, whatever that is.
         num_train: How many training examples the batches stand for, where they are a part.
         device: Where the batches go.
+
+    Examples:
+        >>> found = fit_posterior(convert(model), [(inputs, labels)])
+        >>> len(found.effective_dimension)  # of each converted layer
+        1
     """
     if prior_precision is not None and not prior_precision > 0:
         raise UserError(f"prior_precision must be positive; got {prior_precision}.")
@@ -124,6 +129,12 @@ def find_spread(
 
     The NLL may be higher than the least that any factor gives by `tolerance`, as a share of it.
     Factors are searched by bisection between 1/100 and 100, on the same draws. Returns the factor.
+
+    Examples:
+        >>> model = convert(model)
+        >>> found = fit_posterior(model, [(inputs, labels)])
+        >>> find_spread(model, [(inputs, labels)]) > 0
+        True
     """
     if not tolerance >= 0:
         raise UserError(f"tolerance must be a share from 0 on; got {tolerance}.")

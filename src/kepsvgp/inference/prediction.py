@@ -36,6 +36,10 @@ class Prediction:
     Every method ends in one of these, so that metrics, tables and reports know nothing of
     methods. `entropy` is the total uncertainty, `aleatoric` the mean entropy of the
     samples, `epistemic` the rest: how much the samples disagree.
+
+    Examples:
+        >>> Prediction.from_arrays([[0.9, 0.1], [0.4, 0.6]]).predicted
+        tensor([0, 1])
     """
 
     probs: Float[Tensor, "example class"]
@@ -275,6 +279,10 @@ def predict(
         method: `"linear"` takes the logits of a model with KEP layers for linear in their inducing
             variables, hence Gaussian: one pass and one backward pass a class, no samples of the
             network, no use for the arguments above. See `kepsvgp.inference.linear`.
+
+    Examples:
+        >>> predict(convert(model), inputs, generator=torch.Generator().manual_seed(0)).probs.shape
+        torch.Size([40, 10])
     """
     if method == "linear":
         from kepsvgp.inference.linear import predict_linear

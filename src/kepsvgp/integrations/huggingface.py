@@ -41,6 +41,14 @@ class KEPTrainer(Trainer):
         num_samples: Monte Carlo samples in evaluation.
         seed: Seed of their draws, the same for every batch.
         kwargs: As of `Trainer`.
+
+    Examples:
+        >>> from transformers import TrainingArguments
+        >>> rows = [{"pixel_values": x, "labels": y} for x, y in zip(inputs, labels)]
+        >>> given = TrainingArguments("trained", max_steps=2, save_strategy="no", use_cpu=True)
+        >>> trainer = KEPTrainer(convert(model), given, train_dataset=rows, new_learning_rate=1e-3)
+        >>> steps = trainer.train().global_step  # doctest: +ELLIPSIS
+        {...
     """
 
     # our loss is a mean over the micro-batch, which the trainer has to divide

@@ -36,6 +36,14 @@ class KEPModule(LightningModule):
         weight_decay: Weight decay of all the rest.
         num_samples: Monte Carlo samples in validation, test and prediction.
         seed: Seed of their draws, the same for every batch.
+
+    Examples:
+        >>> from lightning import Trainer
+        >>> module = KEPModule(convert(model.train()), num_train=40, lr=1e-5, new_lr=1e-3)
+        >>> loader = torch.utils.data.DataLoader(list(zip(inputs, labels)), batch_size=20)
+        >>> quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+        >>> trainer = Trainer(max_steps=2, accelerator="cpu", enable_model_summary=False, **quiet)
+        >>> trainer.fit(module, loader)
     """
 
     def __init__(

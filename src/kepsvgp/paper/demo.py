@@ -55,9 +55,12 @@ _GROUPS = (
 
 
 def _table(comparison: Comparison) -> Table:
-    """Means over seeds, corruptions and sets of other data, the best of a column in bold."""
+    """Means over seeds, corruptions and sets of other data.
+
+    No cell is crowned: whether one is better than another takes an interval, and the page has it.
+    """
     table = Table("method", title="digits", title_justify="left", padding=(0, 0))
-    methods, columns, best = list(comparison.results), [], []
+    methods, columns = list(comparison.results), []
     for heading, prefix, names in _GROUPS:
         for number, name in enumerate(names):
             metric = METRICS[name]
@@ -66,11 +69,8 @@ def _table(comparison: Comparison) -> Table:
                 f"{group}\n{metric.title}{metric.arrow}", justify="right", no_wrap=True
             )
             columns.append([_mean(comparison, method, prefix, name) for method in methods])
-            best.append(np.argmax(metric.sign * np.array(columns[-1])))
     for place, method in enumerate(methods):
-        cells = [f"{column[place]:.3f}" for column in columns]
-        bold = [f"[bold]{c}[/]" if b == place else c for c, b in zip(cells, best, strict=True)]
-        table.add_row(comparison.titles[method], *bold)
+        table.add_row(comparison.titles[method], *(f"{column[place]:.3f}" for column in columns))
     return table
 
 

@@ -16,7 +16,13 @@ from kepsvgp.maths.ksvd import at_least_float32
 
 
 class LossTerms(NamedTuple):
-    """The total to minimise, and the unweighted terms it is made of."""
+    """The total to minimise, and the unweighted terms it is made of.
+
+    Examples:
+        >>> terms = loss(convert(model).train()(inputs), labels, model, num_train=40)
+        >>> terms._fields
+        ('total', 'nll', 'kl', 'ksvd')
+    """
 
     total: Float[Tensor, ""]
     nll: Float[Tensor, ""]
@@ -59,6 +65,10 @@ def loss(
         ksvd_weight: Weight η of the KSVD penalty.
         kl_weight: Weight β of the KL; 1 is the ELBO.
         label_smoothing: As in `torch.nn.functional.cross_entropy`.
+
+    Examples:
+        >>> model = convert(model).train()
+        >>> loss(model(inputs), labels, model, num_train=40).total.backward()
     """
     if not penalised_layers(model):
         warnings.warn(
