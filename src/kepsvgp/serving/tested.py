@@ -23,7 +23,8 @@ from kepsvgp.data.sets import images, table
 from kepsvgp.data.tables import read_header, read_table
 from kepsvgp.errors import UserError
 from kepsvgp.files import replacing
-from kepsvgp.inference.prediction import Prediction, as_numbers, class_numbers
+from kepsvgp.inference.arrays import as_numbers, class_numbers
+from kepsvgp.inference.prediction import Prediction
 from kepsvgp.metrics import UndefinedMetricWarning, aurc, auroc, fpr95
 from kepsvgp.metrics.inputs import as_scores
 from kepsvgp.serving.rows import json_lines
