@@ -90,7 +90,8 @@ def test_family_is_exported_or_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", families.EVERY)
 def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
     model, batch = families.make(name)
-    families.spread(convert(model.eval()), 0.1)
+    # narrow, as eight bits take a longer step to see a difference, over which networks bend
+    families.spread(convert(model.eval()), 1e-3)
     fit_novelty(model, [batch])
 
     small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)

@@ -263,6 +263,17 @@ def test_posterior_of_what_nobody_reads_is_refused() -> None:
         fit_posterior(model, [(x, LABELS)])
 
 
+class Causal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
+        maps = (self.q(x), self.k(x), self.v(x))
+        return nn.functional.scaled_dot_product_attention(*maps, attn_mask=attn_mask)
+
+
 def test_attention_inside_of_cross_attention_is_left_out() -> None:
     model = nn.Module()
     for name in ("encoder", "cross_attention"):

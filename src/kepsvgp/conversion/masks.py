@@ -45,11 +45,16 @@ def _not_padding(given: Mapping[str, Any], x: Tensor) -> Bool[Tensor, "batch tok
     for name, value in given.items():
         if value is None or not (name == "is_index_masked" or name.endswith("padding_mask")):
             continue
-        if not isinstance(value, Tensor) or value.numel() != x.shape[:2].numel():
+        if not isinstance(value, Tensor) or not _is_of_tokens(value, x):
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{name} must be (batch, token), {tuple(x.shape[:2])}; got {found}.")
         return ~_hidden(value.reshape(x.shape[:2]))
     return None
+
+
+def _is_of_tokens(value: Tensor, x: Tensor) -> bool:
+    # a graph that is being traced would fix the sizes that it compares
+    return torch.compiler.is_compiling() or value.numel() == x.shape[:2].numel()
 
 
 def _of_heads(mask: Tensor | None, x: Tensor) -> Bool[Tensor, "batch token"] | None:
