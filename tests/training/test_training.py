@@ -174,7 +174,8 @@ def test_whole_kl_stands_beside_the_mean_loss(digits, tmp_path) -> None:
     (entry,) = train(config, digits, tmp_path / "run").history()
 
     terms = entry["train"]
-    assert_close(terms["total"], terms["nll"] + terms["kl"] + terms["ksvd"])
+    weighted = config.objective.ksvd_weight * terms["ksvd"]
+    assert_close(terms["total"], terms["nll"] + terms["kl"] + weighted)
 
 
 def test_training_learns_digits(tmp_path) -> None:
