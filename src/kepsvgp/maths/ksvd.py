@@ -201,10 +201,11 @@ def relative_objective(
 
     J grows with the square of a common factor of the coefficients, so that J² shrinks what it
     should rotate. J̃ has the same zeros but for E = R = 0, and does not depend on that factor.
+    Where the inputs leave next to no scores it is at most a million, and not infinite.
     """
     j = objective(energy, num_tokens, log_lambda, trace)
-    floor = torch.finfo(j.dtype).tiny
-    return j / (j + trace).clamp_min(floor)
+    floor = (1e-6 * trace.detach().abs()).clamp_min(torch.finfo(j.dtype).tiny)
+    return j / torch.maximum(j + trace, floor)
 
 
 def mean_trace(
