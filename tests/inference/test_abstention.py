@@ -172,7 +172,7 @@ def test_abstainer_refuses_a_risk_that_is_no_share(generator: torch.Generator) -
         ({"seed": "unknown"}, r"be drawn with seed 0.* nobody knows"),
         ({"num_samples": 1}, r"average 10 samples.* it has 1"),
         ({"num_samples": None, "seed": None}, r"average 10 samples.* nobody knows"),
-        ({"average": "logits"}, r"the average of probs.* it has logits"),
+        ({"average": "logits"}, r"with average 'probs'.* it has logits"),
     ],
 )
 def test_rule_is_one_for_the_draws_it_was_fitted_to(change, message, generator, tmp_path) -> None:

@@ -77,6 +77,29 @@ def test_words(model, batches, word) -> None:
     assert of(model, batches, num_train=1000).word == word
 
 
+def test_spread_of_the_prior_is_prior_noise_whatever_the_mean(model, batches) -> None:
+    with torch.no_grad():
+        model.kep.v_mean.normal_(std=3, generator=torch.Generator().manual_seed(0))
+    model.kep.set_factor(torch.eye(RANK).expand(HEAD, RANK, RANK, RANK))
+    assert of(model, batches, num_train=1000).word == "prior noise"
+
+
+@pytest.mark.parametrize("structure", ["head", "layer"])
+def test_layer_is_judged_in_the_blocks_it_was_fitted_in(model, batches, structure) -> None:
+    fit = fit_posterior(model, batches, prior_precision=1.0, structure=structure)
+    found = of(model, batches)
+    assert (found.word, found.allowed) == ("active", pytest.approx(fit.expected_epistemic))
+
+
+def test_noise_by_token_is_judged_by_nothing_that_is_linear_in_v(model, batches) -> None:
+    model.kep = KEPAttention(DIM, HEAD, rank=RANK, noise="token").double()
+    assert activity(model, batches, num_train=EXAMPLE) == {}
+    with pytest.raises(UserError, match="noise='joint'"):
+        fit_posterior(model, batches)
+    with pytest.raises(UserError, match="noise='joint'"):
+        predict(model, batches[0][0], method="linear")
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0])
 def test_fitted_posterior_is_no_prior_noise_however_little_is_determined(
     model, batches, scale

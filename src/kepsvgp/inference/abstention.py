@@ -61,8 +61,8 @@ class Abstainer:
     """Number of samples behind each of their predictions, where it is known."""
     seed: int | None = None
     """What these were drawn with, where it is known."""
-    average: Average | None = None
-    """What was averaged over them, where it is known."""
+    average: Average | Literal["linear"] | None = None
+    """What was averaged over them, where it is known; see `Prediction.average`."""
     smallest_risk: float | None = None
     """The smallest risk that these calibration examples allow to promise."""
     max_false_alarm: float | None = None
@@ -147,7 +147,7 @@ class Abstainer:
         """Refuses predictions made otherwise than those of the rule, as far as it knows them."""
         for name, what in (
             ("num_samples", "average {} samples"), ("seed", "be drawn with seed {}"),
-            ("average", "be the average of {}"),
+            ("average", "be made with average {!r}"),
         ):  # fmt: skip
             mine, its = getattr(self, name), getattr(prediction, name)
             if mine is not None and mine != its:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.kep import KEPAttention
@@ -23,7 +24,7 @@ Word = Literal["active", "silent", "collapsed", "prior noise"]
 # what a training set does not determine one value of hardly reaches the answer;
 LEAST_DIMENSION = 1.0
 # an honest posterior disagrees by about d_eff / 2N: one far below has lost its spread, and one
-# whose KL is far below that of an honest one has not been told anything
+# whose covariance is far nearer to the prior's than an honest one has not been told anything
 LEAST_SHARE = 0.5
 
 ADVICE: dict[Word, str] = {
@@ -32,8 +33,8 @@ ADVICE: dict[Word, str] = {
     "ksvd_loss, a smaller objective.ksvd_weight, or longer training may help",
     "collapsed": "its draws agree more than the data warrant: `kepsvgp refit` gives it a posterior "
     "that is as wide as they do",
-    "prior noise": "its posterior is the prior, it has learnt nothing: a smaller "
-    "objective.kl_weight may help",
+    "prior noise": "its posterior is as wide as the prior, as if nothing had been seen: `kepsvgp "
+    "refit` gives it the spread that the data warrant, a smaller objective.kl_weight may too",
 }
 
 
@@ -43,7 +44,7 @@ class Activity:
 
     Attributes:
         word: `silent`, where the training set does not determine a single value of the layer;
-            `prior noise`, where q(v) is next to the prior and should not be; `collapsed`, where
+            `prior noise`, where q(v) is as wide as the prior and should not be; `collapsed`, where
             draws from q(v) disagree by less than half of what d_eff / 2N allows; else `active`.
         effective_dimension: d_eff, how many values the training set determines.
         allowed: d_eff / 2N, about the epistemic part of an honest posterior.
@@ -67,6 +68,8 @@ def activity(
 ) -> dict[str, Activity]:
     """How active every KEP layer is, by its name in the model.
 
+    Layers with noise by token are left out: their draws are no draws of v.
+
     Args:
         model: A trained classifier with KEP layers.
         batches: Labelled examples that it was not trained on; some hundred suffice.
@@ -83,6 +86,7 @@ def activity(
     return {
         names[layer]: _judged(layer, total, num_train)
         for layer, total in zip(layers, sums, strict=True)
+        if layer.noise == "joint"
     }
 
 
@@ -95,13 +99,17 @@ class _Sums:
 
     def add(self, layer: KEPAttention, found: Linearised) -> None:
         (jacobian,) = found.jacobians.values()
-        factor = svgp.lower_cholesky(layer.v_tril_raw.detach())
-        eye = torch.eye(jacobian.shape[-1]).expand(*jacobian.shape[2:4], -1, -1)
+        factor = _factor(layer)
         self.posterior += _epistemic(found, factor)
-        self.prior += _epistemic(found, eye.to(jacobian))
-        blocks = in_float64(jacobian).flatten(2, 3)
+        self.prior += _epistemic(found, torch.eye(factor.shape[-1]).to(factor).expand_as(factor))
+        blocks = in_float64(jacobian).reshape(*jacobian.shape[:2], *factor.shape[:2])
         self.matrix = self.matrix + gauss_newton.matrix(blocks, in_float64(found.logits))
         self.count += len(found.logits)
+
+
+def _factor(layer: KEPAttention) -> Float[Tensor, "block size size"]:
+    """L of q(v), in the blocks of its structure."""
+    return in_float64(svgp.lower_cholesky(layer.v_tril_raw.detach())).flatten(0, -3)
 
 
 def _epistemic(found: Linearised, factor: Tensor) -> float:
@@ -114,8 +122,9 @@ def _judged(layer: KEPAttention, total: _Sums, num_train: int) -> Activity:
     spectrum = torch.linalg.eigvalsh(total.matrix * (num_train / total.count)).clamp_min(0)
     size = gauss_newton.effective_dimension(spectrum, 1.0).item()
     allowed, epistemic = size / (2 * num_train), total.posterior / total.count
-    kl = svgp.inducing_kl(layer.v_mean, svgp.lower_cholesky(layer.v_tril_raw)).item()
-    # KL of N(0, (I + G)⁻¹), and of any mean at least that
+    factor = _factor(layer)
+    # KL(N(m, L Lᵀ) ‖ N(m, I)), and that of an honest covariance (I + G)⁻¹
+    kl = svgp.inducing_kl(torch.zeros_like(layer.v_mean), factor).item()
     honest = 0.5 * (spectrum.log1p() - spectrum / (1 + spectrum)).sum()
     word: Word = "active"
     if size < LEAST_DIMENSION:

@@ -33,6 +33,17 @@ def kep_layers(model: nn.Module) -> list[KEPAttention]:
     return layers
 
 
+def joint_layers(model: nn.Module) -> list[KEPAttention]:
+    """The KEP layers of a model whose draws are those of v, as all that is linear in v asks."""
+    layers = kep_layers(model)
+    if any(layer.noise == "token" for layer in layers):
+        raise UserError(
+            "KEP layers must have one draw for a sequence, noise='joint'; got noise='token', "
+            "whose draws are not those of v. Train with model.kep.noise=joint."
+        )
+    return layers
+
+
 def linearise(model: nn.Module, inputs: Any) -> Linearised:
     """One pass over a batch, and one backward pass a class, for a model from `mode.frozen`.
 
@@ -112,11 +123,11 @@ def predict_linear(model: nn.Module, inputs: Any) -> Prediction:
 
     One pass, and one backward pass a class through what follows the first KEP layer.
     """
-    layers = kep_layers(model)
+    layers = joint_layers(model)
     factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
     found = linearise(frozen(model), inputs)
     logits = gaussian_logits(found, factors).to(found.logits)
-    return replace(Prediction.from_logits(logits), num_samples=None)
+    return replace(Prediction.from_logits(logits), num_samples=None, average="linear")
 
 
 def batch_size(inputs: Any) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError, told
-from kepsvgp.inference.linear import kep_layers, labelled, linearise
+from kepsvgp.inference.linear import joint_layers, kep_layers, labelled, linearise
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import predict
 from kepsvgp.maths import gauss_newton, svgp
@@ -76,7 +76,7 @@ def fit_posterior(
 
     One pass over `batches`, with one backward pass a class through what follows the first KEP
     layer. Where training examples are learnt by heart they determine nothing, and the posterior
-    would be the prior: choose τ with `validation`, or give batches that were held out.
+    would be the prior: then the examples of `validation` stand for them, if it is given.
 
     Args:
         model: Any classifier with KEP layers; changed in place.
@@ -97,17 +97,21 @@ def fit_posterior(
     """
     if prior_precision is not None and not prior_precision > 0:
         raise UserError(f"prior_precision must be positive; got {prior_precision}.")
-    layers = kep_layers(model)
-    found = _matrices(model, batches, structure, device).standing_for(num_train)
+    layers = joint_layers(model)
+    held_out = None if validation is None else list(labelled(validation, device))
+    found = _matrices(model, labelled(batches, device), structure).standing_for(num_train)
+    if held_out is not None and found.information < SATURATED:
+        found = _matrices(model, held_out, structure).standing_for(found.num_examples)
     values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
     scores: dict[float, float] = {}
     if prior_precision is not None:
         tau = prior_precision
-    elif validation is not None:
-        tau, scores = _by_validation(model, found.matrices, validation, device)
+    elif held_out is not None:
+        tau, scores = _by_validation(model, found.matrices, held_out)
     else:
         tau = _by_evidence(layers, found)
-        _warn(found.information, tau)
+    if held_out is None:
+        _warn(found.information, tau, is_chosen=prior_precision is None)
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
         layer.rescale(tau**0.5)
@@ -179,12 +183,12 @@ class _Matrices:
 
 
 def _matrices(
-    model: nn.Module, batches: Iterable[Any], structure: Structure, device: torch.device | None
+    model: nn.Module, batches: Iterable[tuple[Any, Tensor]], structure: Structure
 ) -> _Matrices:
     """G and g of every layer, in blocks of the asked structure, in float64."""
     copy, count, information = frozen(model), 0, 0.0
     sums: list[list[Tensor]] = []
-    for inputs, labels in labelled(batches, device):
+    for inputs, labels in batches:
         found = linearise(copy, inputs)
         logits = in_float64(found.logits)
         labels = labels.to(logits.device)
@@ -224,14 +228,14 @@ def _by_evidence(layers: Sequence[KEPAttention], found: _Matrices) -> float:
     return max(PRECISIONS, key=evidence)
 
 
-def _warn(information: float, tau: float) -> None:
-    """Of a posterior that the evidence makes as wide as the prior, or a point."""
+def _warn(information: float, tau: float, *, is_chosen: bool) -> None:
+    """Of a posterior that the examples make as wide as the prior, or their evidence a point."""
     if information < SATURATED:
         found = (
             "predicted with certainty, so that they determine next to nothing and the "
             "posterior would be the prior"
         )
-    elif tau == PRECISIONS[-1]:
+    elif is_chosen and tau == PRECISIONS[-1]:
         found = "fitted as well by the mean alone, so that the evidence leaves no spread"
     else:
         return
@@ -242,15 +246,14 @@ def _warn(information: float, tau: float) -> None:
 def _by_validation(
     model: nn.Module,
     matrices: Sequence[Tensor],
-    validation: Iterable[Any],
-    device: torch.device | None,
+    held_out: Sequence[Any],
 ) -> tuple[float, dict[float, float]]:
     """From τ = 1 on while the sampled prediction gains more than noise and `TOLERANCE`.
 
     Narrower first: with spreads as wide as the prior's the network is far from linear in v.
     Returns τ and the NLL of every τ that was tried.
     """
-    held_out, layers = list(labelled(validation, device)), kep_layers(model)
+    layers = kep_layers(model)
     if not held_out:
         raise UserError("validation must hold at least one example; got none.")
     losses: dict[float, Tensor] = {}

@@ -56,8 +56,9 @@ class Prediction:
     """Number of samples that were averaged, where it is known."""
     seed: int | Literal["unknown"] | None = None
     """What they were drawn with; None where there was nothing to draw, or nobody said."""
-    average: Average | None = None
-    """What was averaged over several samples, where it is known."""
+    average: Average | Literal["linear"] | None = None
+    """What was averaged over several samples, where it is known; `linear`: the distribution of
+    the linearised model, without any."""
     novelty: Float[Tensor, " example"] | None = None
     """How foreign the input is, where `fit_novelty` has shown the model familiar ones."""
     novelty_p: Float[Tensor, " example"] | None = None

@@ -41,7 +41,8 @@ class KepConfig(Section):
         start: What q(v), λ and the coefficients begin with; see `KEPAttention`.
         posterior_scale: Standard deviation of q(v) at the start; that of the prior is 1.
         refit: Whether the spread of q(v) is fitted again at the end of the training, as
-            `kepsvgp.fit_posterior` does, by a part of the training set and the validation set.
+            `kepsvgp.fit_posterior` does, by a part of the training set and the validation set;
+            never with noise by token, for which it is not defined.
     """
 
     rank: Count = 10
@@ -112,7 +113,8 @@ class KEP(Method):
         self, config: RunConfig, benchmark: Benchmark, out: Path, **options: Any
     ) -> RunFolder:
         """Trains by the evidence lower bound, then fits the posterior of every checkpoint."""
-        if not self.settings(config.model).refit:
+        kep = self.settings(config.model)
+        if not kep.refit or kep.noise == "token":
             return super().train(config, benchmark, out, **options)
         device = find_device(config.train.device, is_binding=False)
         size = len(benchmark.train)
