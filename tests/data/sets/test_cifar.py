@@ -53,6 +53,22 @@ def test_splits_are_nine_to_one_disjoint_and_cover_the_training_set(tmp_path, la
     assert not torch.equal(other.val.rows, benchmark.val.rows)
 
 
+@pytest.mark.parametrize(
+    ("layout", "mean", "std"),
+    [
+        (TINY10, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        (TINY100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    ],
+)
+def test_pixels_can_be_those_of_the_authors_program(tmp_path, layout, mean, std) -> None:
+    write_python(tmp_path, layout)
+
+    benchmark = cifar.load(config(tmp_path, layout, normalisation="program"), layout)
+
+    for part in (benchmark.train, benchmark.val, benchmark.test):
+        assert part.normalisation == (mean, std)
+
+
 def test_train_limit_keeps_only_what_it_needs(tmp_path: Path) -> None:
     write_python(tmp_path, TINY10)
     whole = cifar.load(config(tmp_path, TINY10), TINY10)
