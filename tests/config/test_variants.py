@@ -80,6 +80,13 @@ def test_what_is_asked_for_wins_over_the_variant() -> None:
     assert load_config("cola", variant="program").train.weight_decay == 5e-5
 
 
+@pytest.mark.parametrize(("method", "average"), [("kep", "logits"), ("sgpa", "probs")])
+def test_program_averages_logits_of_its_own_method_alone(method: str, average: str) -> None:
+    for dataset in ("digits", *DATASETS):
+        config = load_config(dataset, [f"method={method}"], variant="program")
+        assert config.prediction.average == average
+
+
 def test_whole_kl_is_a_rule_and_no_number() -> None:
     objective = ObjectiveConfig(kl_weight="whole")
 

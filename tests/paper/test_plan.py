@@ -164,10 +164,35 @@ def test_places_are_those_of_the_folder_that_the_sweep_was_started_in(
 
 def test_paper_architectures_are_those_of_table_4_alone(tiny) -> None:
     assert first_task("table4", Study(dataset="digits", file=tiny)).config.model.depth == 2
-    theirs = first_task("table4", Study(dataset="cifar10")).config
-    assert (theirs.model.depth, theirs.model.dim, theirs.model.num_heads) == (5, 128, 4)
-    assert (theirs.train.augment, theirs.train.epochs, theirs.train.lr) == (False, 500, 5e-4)
-    assert first_task("table1", Study(dataset="cifar10")).config.model.depth != 5
+    assert first_task("table1", Study(dataset="cifar10")).config.model.depth == 7
+
+
+@pytest.mark.parametrize("variant", ["text", "program", "ours"])
+@pytest.mark.parametrize(("dataset", "depth"), [("cifar10", 5), ("cifar100", 6)])
+def test_tables_4_and_8_have_the_settings_of_sgpa_s_program(dataset, depth, variant) -> None:
+    for exhibit in ("table4", "table8"):
+        planned = plan_exhibit(find(exhibit), Study(dataset=dataset, variant=variant))
+        for row in planned.rows:
+            theirs = planned.tasks[row.key, 0].config.identity()
+            assert {name: theirs[name] for name in OF_SGPA} == OF_SGPA
+            assert theirs["model.depth"] == depth
+        notes = " ".join(planned.exhibit.paper_notes[dataset])
+        assert "Adam that begins anew" in notes
+        assert ("depth alone is published" in notes) == (dataset == "cifar100")
+
+
+OF_SGPA = {
+    "model.dim": 128,
+    "model.num_heads": 4,
+    "model.mlp_dim": 128,
+    "data.normalisation": "exact",
+    "train.augment": False,
+    "train.epochs": 500,
+    "train.lr": 5e-4,
+    "train.weight_decay": 0,
+    "train.schedule": "linear",
+    "train.decay_epochs": 480,
+}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ _GENERAL = {
         "model.kep.num_landmarks=distinct",
         "model.kep.noise=token",
         "objective.kl_weight=whole",
-        "prediction.average=logits",
     ),
 }
 _CIFAR = ("data.normalisation=program", "objective.ksvd_weight=10")
@@ -61,14 +60,15 @@ def variant_settings(variant: str, config: "RunConfig") -> tuple[str, ...]:
         raise UserError(f"--variant must be one of {known}; got {variant!r}.{hint}")
     if variant == "ours":
         return ()
-    dataset = config.data.name
+    dataset, is_kep = config.data.name, find_method(config.method).name == "kep"
     settings = (*_GENERAL[variant], *_OF_DATA.get(dataset, ()))
     if dataset in ("imdb", "cola"):
-        decay = "5e-5" if find_method(config.method).name == "kep" else "1e-5"
-        settings += (f"train.weight_decay={decay}",)
+        settings += (f"train.weight_decay={'5e-5' if is_kep else '1e-5'}",)
     if variant == "program":
         # its cosine is as long as the training, and begins after the warm-up
         settings += (f"train.decay_epochs={config.train.epochs}",)
+        # SGPA's own program averages probabilities
+        settings += (f"prediction.average={'logits' if is_kep else 'probs'}",)
     if (variant, dataset) == ("program", "cola"):
         settings += ("data.split=program",)
     return settings

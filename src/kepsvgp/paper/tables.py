@@ -31,7 +31,7 @@ _MERGES = {"concat": "[Fᵉ; Fʳ]", "add": "Fᵉ + Fʳ"}
 _SGPA_CIFAR = (
     *("model.dim=128", "model.num_heads=4", "model.mlp_dim=128", "train.augment=false"),
     *("train.epochs=500", "train.lr=5e-4", "train.weight_decay=0"),
-    *("train.schedule=linear", "train.decay_epochs=480"),
+    *("train.schedule=linear", "train.decay_epochs=480", "data.normalisation=exact"),
 )
 _SGPA_SETTINGS = {
     "cifar10": ("model.depth=5", *_SGPA_CIFAR),
