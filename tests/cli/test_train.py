@@ -42,6 +42,15 @@ def test_train_names_its_folder_and_tells_of_a_shorter_warm_up(
     assert (tmp_path / "runs" / "small-msp-3" / "metrics.json").exists()
 
 
+def test_train_of_a_variant_has_its_settings_and_its_folder(config, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert call("train", config, "train.epochs=1", "--variant", "program") == 0
+
+    found = RunFolder(tmp_path / "runs" / "small-program-kep-0").config()
+    assert found.identity()["model.kep.noise"] == "token"
+
+
 def test_train_again_needs_resume_and_measures_only_what_is_missing(
     trained, config, capsys
 ) -> None:
