@@ -60,39 +60,44 @@ def test_layer_matches_the_published_numbers(golden: Path, merge: str) -> None:
     assert_close(layer.penalties().ksvd, numbers["ksvd_loss"], **exact)
 
 
-def their_first_step(numbers: dict[str, Tensor], log_std: Tensor, below: Tensor) -> Tensor:
-    """The KL of the authors' program, by its own letters: U = ½ log λ⁻¹, and a triangle of S½."""
-    inverse_root = (-0.5 * numbers["log_lambda"]).exp()
-    u_mean = numbers["u_mean"]
-    heads, rank, _ = u_mean.shape
-    kl = torch.zeros((), dtype=torch.float64)
-    for head in range(heads):
-        weight = torch.diag(inverse_root[head]) ** 2
-        for value in range(rank):
-            root = torch.diag(log_std[head, value].exp()) + below[head, value].tril(-1)
-            mean = u_mean[head, :, value]
-            kl += 0.5 * (weight @ root).square().sum() + 0.5 * mean @ weight**2 @ mean
-        kl -= log_std[head].sum() + 0.5 * rank * rank
-        kl -= 2 * inverse_root[head].log().sum() * rank
-    return kl
+def their_kl(numbers: dict[str, Tensor], log_std: Tensor, root: Tensor) -> Tensor:
+    """The KL of the authors' program, of a factor S½ with axes [inducing, noise, value].
+
+    It draws with these axes, and its trace weighs the first, but its own factors are triangular
+    on the last two, whose diagonal `log_std` is.
+    """
+    heads, rank, _ = numbers["u_mean"].shape
+    weight = (-2 * numbers["log_lambda"]).exp()
+    trace = torch.einsum("hi,hijd->", weight, root.square())
+    mean = torch.einsum("hi,hid->", weight, numbers["u_mean"].square())
+    log_ratio = rank * numbers["log_lambda"].sum() - log_std.sum()
+    return 0.5 * (trace + mean - heads * rank * rank) + log_ratio
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.0], ids=["golden", "one"])
 @pytest.mark.parametrize("merge", ["add", "concat"])
-def test_first_step_of_the_program_is_the_authors(golden: Path, merge: str) -> None:
+def test_first_step_of_the_program_is_the_authors(golden: Path, merge: str, scale: float) -> None:
     numbers = load(golden / f"kep_{merge}.npz")
+    numbers["log_lambda"] *= scale
     layer = layer_of(numbers, merge)
     heads, rank = numbers["log_lambda"].shape
     random = torch.Generator().manual_seed(0)
     normal = [torch.randn(heads, rank, rank, *more, generator=random) for more in [(), (rank,)]]
     log_std, below = (numbers_of.double() for numbers_of in normal)
+    triangle = torch.diag_embed(log_std.exp()) + below.tril(-1)
     to_v = (-numbers["log_lambda"]).exp()[:, None, :, None]
-    layer.set_factor(to_v * (torch.diag_embed(log_std.exp()) + below.tril(-1)))
+    layer.set_factor(to_v * triangle)
 
     layer(numbers["x"])
     penalties = layer.penalties()
 
-    assert_close(penalties.kl, their_first_step(numbers, log_std, below))
-    assert_close(penalties.ksvd, numbers["ksvd_loss"])
+    # ours has [value, inducing, noise], and is triangular on the axes that are drawn with
+    assert_close(penalties.kl, their_kl(numbers, log_std, triangle.permute(0, 2, 3, 1)))
+    # its own factors, triangular on [noise, value], have the same KL where every λ is 1 alone
+    is_same = torch.allclose(penalties.kl, their_kl(numbers, log_std, triangle))
+    assert is_same == (scale == 0)
+    if scale == 1:
+        assert_close(penalties.ksvd, numbers["ksvd_loss"])
 
 
 @pytest.mark.parametrize("merge", ["add", "concat"])
