@@ -187,6 +187,20 @@ def test_drop_last_does_not_always_leave_out_the_longest_texts(texts, generator)
     assert len(left_out) > 1
 
 
+@pytest.mark.parametrize("pin", [True, False])
+def test_every_tensor_of_a_batch_is_pinned_where_that_is_asked_for(
+    texts, monkeypatch, pin: bool
+) -> None:
+    pinned = []
+    # this machine may have no GPU to pin for
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda own: pinned.append(own) or own)
+
+    (batch,) = batches(texts, 201, prefetch=0, pin=pin)
+
+    every = [*batch.inputs.values(), batch.labels, batch.index]
+    assert {id(each) for each in pinned} == {id(each) for each in every if pin}
+
+
 def test_a_subset_shares_pixels_and_keeps_names(images: ImageExamples) -> None:
     part = images.subset(torch.tensor([20, 4])).subset(torch.tensor([1]))
 

@@ -11,6 +11,7 @@ from kepsvgp.errors import UserError
 from kepsvgp.metrics import accuracy, confidence_score, ood_auroc
 from kepsvgp.metrics.registry import OOD_SCORES
 from kepsvgp.paper.inspection import inspect_run
+from kepsvgp.runs import evaluation
 from kepsvgp.runs.evaluation import _batches, evaluate, split_names
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.loop import train
@@ -23,7 +24,7 @@ def digits() -> Benchmark:
 
 @pytest.fixture(scope="module")
 def run(digits, tmp_path_factory) -> RunFolder:
-    return train(small(epochs=1), digits, tmp_path_factory.mktemp("runs") / "run")
+    return train(small(epochs=1, device="cpu"), digits, tmp_path_factory.mktemp("runs") / "run")
 
 
 def reconfigure(run: RunFolder, text: str) -> None:
@@ -160,6 +161,51 @@ def test_training_on_forgets_results_of_other_weights(digits, tmp_path, monkeypa
     assert run.metrics() == {}
     assert run.inspection() is None
     assert not run.predictions_file("last", "kep", "test").exists()
+
+
+class Stop(Exception):
+    """Ends a measurement where what is asked for is known."""
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device that the `cpu` of a configuration stands for, as a GPU would."""
+    device = torch.device("meta")
+
+    def find_device(wanted: str, *, is_binding: bool) -> torch.device:
+        # a run that was trained on another machine can be measured here
+        assert not is_binding
+        return {"cpu": device}[wanted]
+
+    monkeypatch.setattr(evaluation, "find_device", find_device)
+    return device
+
+
+def test_predictor_is_made_on_the_device_of_the_configuration(run, digits, elsewhere) -> None:
+    class Method:
+        name = "asked"
+
+        def predictor(self, *_, device: torch.device, **__) -> None:
+            raise Stop(device)
+
+    with pytest.raises(Stop) as found:
+        evaluation.measure(run, Method(), digits)
+
+    assert found.value.args == (elsewhere,)
+
+
+def test_model_is_measured_on_the_device_of_the_configuration(
+    run, digits, monkeypatch, elsewhere
+) -> None:
+    def predict(predictor, examples, config, device, **_) -> None:
+        raise Stop(device, *{parameter.device for parameter in predictor.parameters()})
+
+    monkeypatch.setattr(evaluation, "predict_examples", predict)
+
+    with pytest.raises(Stop) as found:
+        measure(run, digits, "test")
+
+    assert found.value.args == (elsewhere, elsewhere)
 
 
 def test_batches_for_a_gpu_come_from_pinned_memory(digits) -> None:

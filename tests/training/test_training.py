@@ -3,6 +3,8 @@ import itertools
 import math
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from kepsvgp.runs.folder import RunFolder
 from kepsvgp.runs.weights import weights_about
 from kepsvgp.training import loop as training
 from kepsvgp.training.loop import train
-from kepsvgp.training.state import STATE
+from kepsvgp.training.state import STATE, Position
 from kepsvgp.training.steps import derive_seed, global_batch_size, learning_rate, micro_batches
 
 
@@ -430,6 +432,41 @@ def test_training_flushes_denormals(digits, tmp_path, monkeypatch) -> None:
     train(small(epochs=1), digits, tmp_path / "run")
     assert set(seen) == {0.0}
     assert (torch.full((), 1e-38) / 10).item() > 0
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", True), ("cpu", False)])
+def test_batches_for_a_gpu_are_pinned_and_not_waited_for(
+    digits, monkeypatch, kind: str, expected: bool
+) -> None:
+    asked, device = {}, torch.device(kind)
+    monkeypatch.setattr(training, "batches", lambda *_, **given: asked.update(given) or ())
+    monkeypatch.setattr(training, "send_to_device", lambda parts, to, **g: asked.update(g) or parts)
+    accelerator = SimpleNamespace(process_index=0, num_processes=1, device=device)
+    session: Any = SimpleNamespace(
+        config=small(), benchmark=digits, batch_size=32, accelerator=accelerator,
+        model=torch.nn.Identity(),
+    )  # fmt: skip
+
+    training._train_epoch(session, Position())
+    labels = torch.zeros(2, dtype=torch.long)
+    training._sent(Batch(torch.rand(2, 1, 8, 8), labels, labels), device)
+
+    assert (asked["pin"], asked["non_blocking"]) == (expected, expected)
+
+
+def test_loss_is_fetched_every_ten_steps_and_at_the_end_of_an_epoch(tmp_path, monkeypatch) -> None:
+    fetched, count = [], training._count
+
+    def spy(session, position, pending) -> None:
+        fetched.append(len(pending))
+        count(session, position, pending)
+
+    monkeypatch.setattr(training, "_count", spy)
+    config = small(epochs=1, batch_size=8)
+    data = config.data.model_copy(update={"train_limit": 200})
+    train(config.model_copy(update={"data": data}), load_benchmark(data), tmp_path / "run")
+
+    assert fetched == [10, 10, 5]
 
 
 def test_run_remembers_its_encoder_from_every_folder(tmp_path: Path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.text import features, tokens
-from kepsvgp.data.text.prepare import prepare, reader
+from kepsvgp.data.text.prepare import _tools, prepare, reader
 from kepsvgp.errors import UserError
 
 pytest.importorskip("transformers")
@@ -65,6 +65,30 @@ def test_features_are_computed_once_and_never_half_written(folder, tmp_path, mon
     # the second time needs no model
     monkeypatch.setattr(features, "load_model", None)
     assert torch.equal(features.contextual_features(encoder, ragged, path), first)
+
+
+def test_encoder_and_its_tokens_are_on_the_device_that_is_asked_for(folder, monkeypatch) -> None:
+    def find_device(wanted: str, *, is_binding: bool) -> torch.device:
+        # one that is absent is no reason not to read a run
+        assert not is_binding
+        return torch.device(wanted)
+
+    sent = []
+
+    def to_device(inputs, device: torch.device):
+        sent.append(device)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(features, "find_device", find_device)
+    monkeypatch.setattr(features, "to_device", to_device)
+    config = DataConfig(name="csv", path=Path("x"), encoder=str(folder), device="meta")
+    _, encoder = _tools(config)
+    assert encoder is not None
+
+    assert {p.device for p in features.load_model(encoder).parameters()} == {torch.device("meta")}
+    with pytest.raises(KeyboardInterrupt):
+        features.features_of(encoder, tokens.tokenize(encoder.tokenizer, TEXTS, 20))
+    assert sent == [torch.device("meta")]
 
 
 def test_encoder_key_changes_with_the_weights(folder, tmp_path) -> None:
