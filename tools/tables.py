@@ -130,11 +130,12 @@ _IMAGES = {
     "model.num_heads": 12, "model.dropout": 0.1, "model.kep_layers": 1, "model.kep.rank": 10,
     "model.kep.merge": "concat", "objective.ksvd_weight": 10, "train.epochs": 300,
     "train.warmup_epochs": 5, "train.batch_size": 128, "train.lr": 1e-3, "train.min_lr": 1e-5,
-    "train.select": "score", "prediction.num_samples": 10,
+    "train.schedule": "cosine", "train.select": "score", "train.score": "accuracy",
+    "prediction.num_samples": 10,
 }  # fmt: skip
 _TEXTS = {
     "model.kep.merge": "add", "train.warmup_epochs": 5, "train.batch_size": 32,
-    "prediction.num_samples": 10,
+    "train.schedule": "cosine", "prediction.num_samples": 10,
 }  # fmt: skip
 APPENDIX: dict[str, dict[str, Any]] = {
     "cifar10": _IMAGES,
@@ -144,7 +145,7 @@ APPENDIX: dict[str, dict[str, Any]] = {
         "model.embedding_dim": 128, "model.dim": 128, "model.mlp_dim": 128, "model.num_heads": 8,
         "model.dropout": 0.1, "model.kep_layers": 1, "model.kep.rank": 10,
         "objective.ksvd_weight": 10, "train.epochs": 20, "train.lr": 1e-3, "train.min_lr": 1e-4,
-        "train.select": "score",
+        "train.select": "score", "train.score": "accuracy",
     },
     "cola": _TEXTS | {
         "model.depth": 2, "model.embedding_dim": 128, "model.dim": 256, "model.num_heads": 4,

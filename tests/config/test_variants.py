@@ -22,7 +22,7 @@ def differing(config: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("variant", ["text", "program", "ours"])
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_every_number_of_the_appendix_is_that_of_the_variants(dataset: str, variant: str) -> None:
+def test_numbers_of_the_appendix_are_those_of_the_variants(dataset: str, variant: str) -> None:
     config = load_config(dataset, variant=variant).identity()
 
     differing_names = set(differing(config, APPENDIX[dataset]))
