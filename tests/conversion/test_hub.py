@@ -71,6 +71,34 @@ def _pickled(model: nn.Module) -> nn.Module:
     return pickle.loads(pickle.dumps(model))
 
 
+@pytest.mark.parametrize("mean", ["attention", "zero"])
+def test_model_of_which_a_part_was_converted_saves_itself(
+    mean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = families.make("bert")
+    families.spread(convert(model.eval().bert, mean=mean))
+    fit_novelty(model, [batch])
+
+    model.save_pretrained(tmp_path)
+
+    auto = transformers.AutoModelForSequenceClassification
+    assert_same(auto.from_pretrained(tmp_path), model, batch)
+    with hub.serving(monkeypatch, tmp_path):
+        model.push_to_hub("owner/part")
+        assert_same(load_pretrained("owner/part"), model, batch)
+
+
+def test_model_without_converted_layers_saves_itself_as_ever(tmp_path: Path) -> None:
+    fitted()
+    model, batch = families.make("bert")
+
+    model.eval().save_pretrained(tmp_path)
+
+    again = type(model).from_pretrained(tmp_path)
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+    assert not (tmp_path / "kepsvgp.json").exists()
+
+
 def test_transformers_without_us_refuses_the_folder(tmp_path: Path) -> None:
     fitted().model.save_pretrained(tmp_path)
     program = "import sys, transformers as t; t.AutoModelForSequenceClassification.{}(sys.argv[1])"

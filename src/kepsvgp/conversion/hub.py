@@ -8,8 +8,8 @@ the sizes of the model are nowhere but in the family's configuration, which lies
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,19 @@ def register() -> None:
     for name in _AUTO:
         auto = getattr(transformers, name)
         auto.register(config, type(f"Converted{name}", (_Opener,), {"auto": auto}))
+    _divert(transformers.PreTrainedModel, "save_pretrained", _save)
+    _divert(transformers.PreTrainedModel, "push_to_hub", _push)
+
+
+def _divert(kind: type, name: str, ours: Callable[..., Any]) -> None:
+    """Also serves models of which only a part was given to `convert`, and so to `adopt`."""
+    theirs = getattr(kind, name)
+
+    @wraps(theirs)
+    def either(model: nn.Module, *args: Any, **options: Any) -> Any:
+        return (ours if converted_layers(model) else theirs)(model, *args, **options)
+
+    setattr(kind, name, either)
 
 
 class _Opener:
