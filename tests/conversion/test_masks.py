@@ -15,6 +15,7 @@ from kepsvgp.errors import UserError
 BATCH, COUNT, WIDTH = 3, 6, 8
 # the last tokens of every sequence are padding, or another sequence
 REAL = 4
+X = torch.zeros(BATCH, COUNT, WIDTH)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -34,6 +35,26 @@ def test_real_tokens_are_those_that_may_be_seen(causal: bool, kind: str) -> None
     assert torch.equal(real_tokens(mask, x), real)
     assert torch.equal(real_tokens(mask[:, 0], x), real)
     assert real_tokens(torch.zeros(6, 4, 4), x) is None
+
+
+@pytest.mark.parametrize("shape", [(COUNT,), (1, COUNT), (1, 1, COUNT), (BATCH, COUNT, 1)])
+@pytest.mark.parametrize("fill", [None, -1e3, -torch.inf])
+def test_row_of_tokens_may_have_any_shape(shape: tuple[int, ...], fill: float | None) -> None:
+    real = torch.arange(COUNT) < REAL
+    mask = real if fill is None else torch.zeros(COUNT).masked_fill(~real, fill)
+    rows = BATCH if shape[0] == BATCH else 1
+
+    found = real_tokens(mask.expand(rows, -1).reshape(shape), X)
+
+    assert found is not None
+    assert torch.equal(found, real.expand(BATCH, -1))
+
+
+@pytest.mark.parametrize("name", ["head_mask", "layer_head_mask", "x_masked"])
+def test_what_hides_no_tokens_is_no_mask_of_them(name: str) -> None:
+    tokens, mask = sequences(Own(), X, {"x_masked": X, name: X})
+    assert torch.equal(tokens, X)
+    assert mask is None
 
 
 def test_token_that_does_not_see_itself_is_real() -> None:
@@ -144,7 +165,7 @@ def test_several_sequences_in_one_row_are_refused(name: str) -> None:
 def test_windows_are_not_packed_sequences() -> None:
     away = (torch.arange(COUNT)[:, None] - torch.arange(COUNT)).abs()
     mask = (away <= 1).expand(BATCH, 1, -1, -1)
-    found = real_tokens(mask, torch.zeros(BATCH, COUNT, WIDTH))
+    found = real_tokens(mask, X)
     assert found is not None
     assert found.all()
 
@@ -155,12 +176,16 @@ def test_windows_are_not_packed_sequences() -> None:
         ({"mask": torch.ones(2 * BATCH, COUNT, COUNT).tril(-1).bool()}, "hides tokens of 3"),
         ({"key_padding_mask": PADDING[:, 1:]}, r"must be \(batch, token\)"),
         ({"key_padding_mask": [True]}, "got list"),
+        ({"pad_mask": PADDING}, "pad_mask must be called attention_mask"),
+        ({"mask": ~PADDING[:, 1:]}, r"must be of the tokens, \(3, 6\).*got \(3, 5\)"),
+        ({"mask": (~PADDING)[:2]}, r"got \(2, 6\)"),
+        ({"attn_mask": (~TOGETHER).expand(BATCH, 1, COUNT, COUNT)[..., 1:]}, r"got \(3, 1, 6, 5"),
+        ({"attention_mask": TOGETHER}, "Pad the sequences"),
     ],
 )
 def test_masks_that_cannot_be_read_are_refused(masks: Any, match: str) -> None:
-    x = torch.zeros(BATCH, COUNT, WIDTH)
     with pytest.raises(UserError, match=match):
-        sequences(Own(), x, {"x": x} | masks)
+        sequences(Own(), X, {"x": X} | masks)
 
 
 def test_pairs_of_as_many_sequences_as_tokens_are_told_by_their_name() -> None:

@@ -15,6 +15,7 @@ from kepsvgp.errors import UserError
 
 # what is added to a score to hide a token is below, a bias by position above
 _HIDDEN = -1e3
+_MASKS = ("attention_mask", "mask", "attn_mask")
 
 
 def sequences(
@@ -30,6 +31,12 @@ def sequences(
     for name, value in given.items():
         if name.startswith("cu_seq") and value is not None:
             raise _packed(name)
+        if isinstance(value, Tensor) and value is not tokens and not _is_known(name):
+            raise UserError(
+                f"{name} must be called {', '.join(_MASKS)} or …padding_mask, by which masks are "
+                f"known; got one of {tuple(value.shape)}, which may hide padding. Rename the "
+                f"argument of {type(module).__name__}, or convert another layer."
+            )
     if isinstance(module, nn.MultiheadAttention):
         x = tokens.unsqueeze(0) if tokens.ndim == 2 else tokens
         x = x if module.batch_first or tokens.ndim == 2 else x.transpose(0, 1)
@@ -38,6 +45,12 @@ def sequences(
     x = tokens.flatten(1, -2) if tokens.ndim > 2 else tokens.unsqueeze(0)
     named = _not_padding(given, x)
     return x, _of_mask(given, x) if named is None else named
+
+
+def _is_known(name: str) -> bool:
+    """Whether an argument is no mask, or a mask that is read, or hides heads and no tokens."""
+    known = (*_MASKS, "is_index_masked")
+    return "mask" not in name or name in known or name.endswith(("padding_mask", "head_mask"))
 
 
 def _not_padding(given: Mapping[str, Any], x: Tensor) -> Bool[Tensor, "batch token"] | None:
@@ -69,10 +82,7 @@ def _of_heads(mask: Tensor | None, x: Tensor) -> Bool[Tensor, "batch token"] | N
 
 
 def _of_mask(given: Mapping[str, Any], x: Tensor) -> Bool[Tensor, "batch token"] | None:
-    names = (
-        name for name in ("attention_mask", "mask", "attn_mask") if given.get(name) is not None
-    )
-    name = next(names, "")
+    name = next((name for name in _MASKS if given.get(name) is not None), "")
     mask = given.get(name)
     if not isinstance(mask, Tensor) or mask.shape != (x.shape[1], x.shape[1]):
         return real_tokens(mask, x)
@@ -109,17 +119,22 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
             f"the attention mask must be a tensor; got a {type(mask).__name__}. Load the model "
             "with attn_implementation='sdpa' or 'eager'."
         )
-    if mask.ndim == 2 and mask.shape == (batch, count):
-        if not mask.is_floating_point():
-            return mask.bool()
-        # a float may hide tokens by large negative numbers, or keep them by ones
-        is_added = (mask < 0).any() | (mask == 0).all()
-        return torch.where(is_added, ~_hidden(mask), mask != 0)
+    given = tuple(mask.shape)
+    if mask.ndim == 3 and mask.shape[-1] == 1 < count:
+        mask = mask.squeeze(-1)
+    if mask.ndim == 1:
+        mask = mask.unsqueeze(0)
+    if mask.ndim == 2 and mask.shape[0] in (1, batch) and mask.shape[1] == count:
+        return _of_row(mask).expand(batch, count)
+    if mask.shape == (count, count):
+        mask = mask.unsqueeze(0)
     if mask.ndim == 3 and mask.shape[0] in (1, batch):
         mask = mask.unsqueeze(1)
     if mask.ndim < 3 or mask.shape[-1] < count or mask.shape[-2] not in (1, count):
-        # not of these tokens
-        return None
+        raise UserError(
+            f"the attention mask must be of the tokens, {(batch, count)}, or of pairs of them; "
+            f"got {given}. Convert another layer."
+        )
     rows = mask[..., -count:]
     seen = ~_hidden(rows) if rows.is_floating_point() else rows.bool()
     if mask.ndim == 4 and mask.shape[0] in (1, batch):
@@ -136,6 +151,14 @@ def real_tokens(mask: Any, x: Float[Tensor, "batch token dim"]) -> Bool[Tensor, 
             f"{tuple(mask.shape)}, which hides tokens of {batch} sequences. Convert another layer."
         )
     return None
+
+
+def _of_row(mask: Tensor) -> Bool[Tensor, "_ token"]:
+    if not mask.is_floating_point():
+        return mask.bool()
+    # a float may hide tokens by large negative numbers, or keep them by ones
+    is_added = (mask < 0).any() | (mask == 0).all()
+    return torch.where(is_added, ~_hidden(mask), mask != 0)
 
 
 def _marks_hidden(rows: Bool[Tensor, "batch token token"]) -> Bool[Tensor, ""]:
@@ -169,4 +192,4 @@ def _packed(what: str) -> UserError:
 
 def _hidden(mask: Tensor) -> Bool[Tensor, "..."]:
     """Where True, or a large negative number, stands for what is hidden."""
-    return mask < _HIDDEN if mask.is_floating_point() else mask.bool()
+    return mask <= _HIDDEN if mask.is_floating_point() else mask.bool()
