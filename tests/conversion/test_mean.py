@@ -214,6 +214,22 @@ def test_attention_to_another_sequence_is_refused_where_it_is_used() -> None:
         model["attention"](x, x + 1, x + 1)
 
 
+class ToOther(Own):
+    def forward(self, tokens: Tensor, **others: Tensor) -> Tensor:
+        return super().forward(next(iter(others.values()), tokens))
+
+
+@pytest.mark.parametrize("name", ["context", "kv", "memory"])
+def test_keyword_of_another_sequence_is_refused(name: str) -> None:
+    model = convert(nn.ModuleDict({"attention": ToOther()}), ["attention"])
+    x = torch.randn(2, 3, 10)
+
+    model["attention"](x)
+
+    with pytest.raises(UserError, match=f"must be self-attention.*got {name}"):
+        model["attention"](x, **{name: x + 1})
+
+
 class Named(NamedTuple):
     tokens: Tensor
     weights: Tensor

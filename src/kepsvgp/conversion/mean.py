@@ -25,7 +25,7 @@ from kepsvgp.errors import UserError
 # q(v) at the start: next to no spread, until `fit_posterior` or training finds one
 START_SCALE = 1e-3
 # attention to another sequence
-_OTHERS = ("encoder_hidden_states", "key_value_states")
+_OTHERS = ("context", "encoder_hidden_states", "key_value_states", "kv", "memory")
 
 
 class Pair(KEPAttention):
