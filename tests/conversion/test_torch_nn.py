@@ -246,6 +246,22 @@ def test_folder_does_not_take_an_own_class_for_the_one_it_extends(
     assert_close(*outputs)
 
 
+def test_folder_does_not_take_one_layer_for_all(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        encoder: Any = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        encoder.layers[1].norm_first = True
+        return encoder
+
+    model = convert(build()).eval()
+    save_pretrained(model, tmp_path)
+
+    with pytest.raises(UserError, match="model must be given"):
+        load_pretrained(tmp_path)
+    again, x = load_pretrained(tmp_path, model=build()), torch.randn(2, 3, 8)
+    assert torch.equal(again(x), model(x))
+
+
 def test_folder_keeps_the_type_of_every_part(tmp_path: Path) -> None:
     def build() -> nn.Module:
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

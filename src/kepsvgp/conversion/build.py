@@ -183,12 +183,22 @@ def library(name: str) -> Any:
 
 def _describe_encoder(model: Any) -> Build:
     layers: list[Any] = list(getattr(model, "layers", [model]))
-    layer = layers[0]
-    activation = {F.relu: "relu", F.gelu: "gelu"}.get(getattr(layer, "activation", None))
-    if activation is None or any(type(each) is not nn.TransformerEncoderLayer for each in layers):
+    arguments, *others = map(_layer_arguments, layers)
+    if arguments is None or any(each != arguments for each in others):
         return Build("own", f"torch.nn.{type(model).__name__}", {})
+    if isinstance(model, nn.TransformerEncoder):
+        norm = None if model.norm is None else {"eps": model.norm.eps}
+        arguments |= {"num_layers": model.num_layers, "norm": norm}
+    return Build("torch", type(model).__name__, arguments)
+
+
+def _layer_arguments(layer: Any) -> dict[str, Any] | None:
+    """None of what plain arguments do not make."""
+    activation = {F.relu: "relu", F.gelu: "gelu"}.get(getattr(layer, "activation", None))
+    if activation is None or type(layer) is not nn.TransformerEncoderLayer:
+        return None
     attention = _attention_arguments(layer.self_attn)
-    arguments = {
+    return {
         "d_model": attention["embed_dim"],
         "nhead": attention["num_heads"],
         "batch_first": attention["batch_first"],
@@ -199,10 +209,6 @@ def _describe_encoder(model: Any) -> Build:
         "norm_first": layer.norm_first,
         "bias": layer.linear1.bias is not None,
     }
-    if isinstance(model, nn.TransformerEncoder):
-        norm = None if model.norm is None else {"eps": model.norm.eps}
-        arguments |= {"num_layers": model.num_layers, "norm": norm}
-    return Build("torch", type(model).__name__, arguments)
 
 
 def _attention_arguments(module: Any) -> dict[str, Any]:
