@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import kepsvgp
 from kepsvgp import KEPAttention
+from kepsvgp.conversion.probe import answer
 
 SMALL = {"img_size": 16, "patch_size": 4, "embed_dim": 12, "depth": 3, "num_heads": 2}
 WINDOWS = {"img_size": 32, "window_size": 4, "embed_dim": 8, "depths": (1, 2), "num_heads": (2, 2)}
@@ -62,6 +63,7 @@ def test_every_family_stays_what_it_was_and_gets_its_posterior(family: str, tmp_
     drawn = answers(model, images)
     assert (drawn - before.softmax(-1)).abs().max() > 1e-3
     assert torch.equal(model(images), before)
+    assert answer(model) is not None
     kepsvgp.save_pretrained(model, tmp_path, model_args=arguments)
     assert torch.equal(answers(kepsvgp.load_pretrained(tmp_path), images), drawn)
     kepsvgp.fit_novelty(model, [images])

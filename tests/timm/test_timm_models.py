@@ -11,7 +11,9 @@ from torch.testing import assert_close
 import kepsvgp
 from kepsvgp.attention import KEPAttention
 from kepsvgp.attention.base import fixed_draws, stochastic_layers
+from kepsvgp.conversion.probe import answer
 from kepsvgp.data import pictures
+from kepsvgp.errors import UserError
 from kepsvgp.serving import open_folder
 
 # the paper's layer in the place of the module
@@ -88,6 +90,47 @@ def test_folder_alone_restores_the_model(model: nn.Module, tmp_path: Path) -> No
     first = kepsvgp.predict(model, images(), generator=seeded())
     second = kepsvgp.predict(restored, images(), generator=seeded())
     assert torch.equal(first.probs, second.probs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mean", ["attention", "zero"])
+def test_arguments_that_were_not_saved_are_missed(mean, dtype, tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        return timm.create_model("vit_tiny_patch16_224", **ARGUMENTS, act_layer="relu")
+
+    torch.manual_seed(0)
+    model = kepsvgp.convert(build(), mean=mean).to(dtype)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=0.5)
+    kepsvgp.save_pretrained(model, tmp_path, model_args=ARGUMENTS)
+
+    with pytest.raises(UserError, match="every argument of create_model"):
+        kepsvgp.load_pretrained(tmp_path)
+    again = kepsvgp.load_pretrained(tmp_path, model=build())
+    assert torch.equal(again(images().to(dtype)), model.eval()(images().to(dtype)))
+    kepsvgp.save_pretrained(model, tmp_path, model_args=ARGUMENTS | {"act_layer": "relu"})
+    kepsvgp.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("changed", [{}, {"in_chans": 1}, {"img_size": (16, 24)}])
+def test_model_is_asked_with_an_image_of_its_own_shape(changed: dict) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", **(ARGUMENTS | changed))
+
+    found = answer(model)
+
+    assert found is not None
+    assert len(found) == 3
+    assert model.training
+    assert found == answer(model.eval())
+
+
+def test_model_of_unknown_inputs_is_not_asked(model: nn.Module, tmp_path: Path) -> None:
+    model.patch_embed.img_size = (5, 5)
+    assert answer(model) is None
+    kepsvgp.save_pretrained(convert(model, rank=4), tmp_path, model_args=ARGUMENTS)
+    kepsvgp.load_pretrained(tmp_path)
 
 
 def test_normalised_queries_are_refused() -> None:

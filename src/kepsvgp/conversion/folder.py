@@ -22,6 +22,7 @@ from kepsvgp.conversion.base import Adapter, replace
 from kepsvgp.conversion.build import Build, build, describe, save_config, wrap
 from kepsvgp.conversion.card import CARD, model_card
 from kepsvgp.conversion.mean import attach, converted_layers, make_pair, pair_of
+from kepsvgp.conversion.probe import answer, check_answer
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.errors import UserError, told
@@ -94,6 +95,9 @@ def save_pretrained(
         "layers": {name: _record(layer) for name, layer in layers.items()},
         "classes": None if classes is None else list(classes),
     }
+    # weights that are gathered may not be in the model
+    if recipe.library == "timm" and state_dict is None:
+        record["answer"] = answer(model)
     files = CheckedFolder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder, older_than=A_DAY)
@@ -233,4 +237,5 @@ def load_folder(
             f"{folder / WEIGHTS} must hold the weights of the model in {RECORD}; they are of "
             f"another model ({error}). {_AGAIN}"
         ) from None
+    check_answer(model, record.get("answer"), folder)
     return model.eval()
