@@ -1,9 +1,13 @@
+from threading import Thread
+
 import pytest
 import torch
 from torch import nn
 
 from kepsvgp import KEPAttention
-from kepsvgp.inference.mode import copy_of, is_bound
+from kepsvgp.attention import fixed_draws
+from kepsvgp.attention.base import draws_of
+from kepsvgp.inference.mode import copy_of, evaluating, is_bound
 
 
 class Classifier(nn.Module):
@@ -47,3 +51,33 @@ def test_a_copy_shares_tensors_and_nothing_else(model) -> None:
 def test_what_binds_the_original_is_known(model) -> None:
     assert not is_bound(model)
     assert is_bound(patch(model))
+
+
+def test_layers_hold_draws_for_compiled_code_alone(model) -> None:
+    compiled = torch.compile(model, backend="eager")
+    for each, is_held in ((model.eval(), False), (compiled, True)):
+        with evaluating(each) as evaluated, fixed_draws(evaluated, 1):
+            assert (model.attention._held_draws is not None) == is_held
+    assert model.attention._held_draws is None
+
+
+def test_draws_are_those_of_the_thread_while_another_compiles(model, monkeypatch) -> None:
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    with fixed_draws(model, 1) as draws:
+        model.attention._held_draws = torch.zeros(1)
+        assert draws_of(model.attention) is draws[model.attention]
+
+
+def test_mode_that_a_compiled_model_gives_back_is_not_relied_on(model) -> None:
+    found = []
+
+    def ask() -> None:
+        with evaluating(model) as evaluated:
+            found.append(evaluated is model)
+
+    thread = Thread(target=ask)
+    with evaluating(torch.compile(model, backend="eager")):
+        thread.start()
+        thread.join(0.5)
+    thread.join()
+    assert found == [False]

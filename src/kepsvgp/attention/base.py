@@ -166,11 +166,13 @@ Draws = Tensor | OfEachExample
 # that threads can predict with one model at the same time. Compiled code cannot read context
 # variables, so the layers hold their draws too; a compiled model serves one thread at a time.
 _DRAWS: ContextVar[Mapping[nn.Module, Draws] | None] = ContextVar("draws", default=None)
+_HOLDS: ContextVar[bool] = ContextVar("holds", default=True)
 
 
 def draws_of(layer: nn.Module) -> Any:
     """The draws that `fixed_draws` holds for `layer`, or None."""
-    if torch.compiler.is_compiling():
+    # unlike `is_compiling`, of this code and not of what any other thread may compile
+    if torch.compiler.is_dynamo_compiling():
         return getattr(layer, "_held_draws", None)
     draws = _DRAWS.get()
     return None if draws is None else draws.get(layer)
@@ -190,7 +192,19 @@ def use_draws(draws: Mapping[nn.Module, Draws]) -> Iterator[Mapping[nn.Module, D
         _hold({layer: outer.get(layer) for layer in draws})
 
 
+@contextmanager
+def draws_on_layers(are_held: bool) -> Iterator[None]:
+    """Within the block, layers do or do not hold their draws, for compiled code to read."""
+    token = _HOLDS.set(are_held)
+    try:
+        yield
+    finally:
+        _HOLDS.reset(token)
+
+
 def _hold(draws: Mapping[nn.Module, Draws | None]) -> None:
+    if not _HOLDS.get():
+        return
     for layer, u in draws.items():
         layer._held_draws = u  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
 

@@ -8,10 +8,11 @@ where it is, by one thread at a time.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from torch import nn
 
+from kepsvgp.attention.base import draws_on_layers
 from kepsvgp.errors import UserError
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -24,15 +25,16 @@ _OWN_DICTS = ("_parameters", "_buffers", "_modules")
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
     """The model in evaluation mode: itself where it is, else a copy that shares its tensors."""
     bound = is_bound(model)
-    # compiled code reads its draws off the layers, which threads share
-    with _ONE_AT_A_TIME if bound else nullcontext():
+    with _ONE_AT_A_TIME:
+        # what is compiled shares its modules, so another thread may have switched these
         training = [module for module in model.modules() if module.training]
-        if not training:
-            yield model
-        elif not bound:
-            yield copy_of(model, lambda module: False)
-        else:
-            yield from _switched(model, training)
+        if bound:
+            # compiled code reads its draws off the layers, which threads share
+            with draws_on_layers(True):
+                yield from _switched(model, training)
+            return
+    with draws_on_layers(False):
+        yield copy_of(model, lambda module: False) if training else model
 
 
 def _switched(model: nn.Module, training: list[nn.Module]) -> Iterator[nn.Module]:
