@@ -1,10 +1,11 @@
+from functools import partial
 from threading import Thread
 
 import pytest
 import torch
 from torch import nn
 
-from kepsvgp import KEPAttention
+from kepsvgp import KEPAttention, predict
 from kepsvgp.attention import fixed_draws
 from kepsvgp.attention.base import draws_of
 from kepsvgp.inference.mode import copy_of, evaluating, is_bound
@@ -23,6 +24,24 @@ class Classifier(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(x.mT).mT
         return self.again(self.attention(x)).mean(1)
+
+
+class Aside(Classifier):
+    """Parts that are called by other ways than their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others = {"drop": [self.twice]}
+        self.attend = partial(self.attention.forward, mask=None)
+        self.rest = self.others_of
+        self.seen: list[int] = []
+
+    def others_of(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(len(x))
+        return self.others["drop"][0](x) if not self.training else x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.attend(x)).mean(1)
 
 
 @pytest.fixture
@@ -46,6 +65,20 @@ def test_a_copy_shares_tensors_and_nothing_else(model) -> None:
     copy.extra = nn.Linear(1, 1)
     model(torch.randn(2, 3, 8))
     assert not hasattr(model, "extra")
+
+
+def test_a_copy_calls_its_own_parts_however_it_does() -> None:
+    torch.manual_seed(0)
+    model, x = Aside(), torch.randn(2, 3, 8)
+
+    def probs() -> torch.Tensor:
+        return predict(model, x, generator=torch.Generator().manual_seed(0)).probs
+
+    found = probs()
+    assert torch.equal(found, probs())
+    assert len(model.seen) > 0
+    model.eval()
+    assert torch.equal(found, probs())
 
 
 def test_what_binds_the_original_is_known(model) -> None:

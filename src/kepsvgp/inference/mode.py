@@ -2,15 +2,21 @@
 
 Modules have their mode as an attribute, so switching it for a prediction would change the model
 under the feet of other threads. Instead the tree of modules is copied, and all tensors are
-shared. What cannot be copied so (compiled code, wrappers that bind the original) is switched
-where it is, by one thread at a time.
+shared; lists, dicts, partials and bound methods that lead to modules lead to their copies. What
+cannot be copied so (compiled code, wrappers that bind the original) is switched where it is, by
+one thread at a time.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import is_
+from types import MethodType
+from typing import Any
 
 from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from kepsvgp.attention.base import draws_on_layers
 from kepsvgp.errors import UserError
@@ -81,7 +87,23 @@ def frozen(model: nn.Module) -> nn.Module:
 
 def copy_of(model: nn.Module, is_training: Callable[[nn.Module], bool]) -> nn.Module:
     """The same modules, parameters and buffers, in modes of their own."""
+    modules = set(model.modules())
     copies: dict[nn.Module, nn.Module] = {}
+
+    def renewed(value: Any) -> Any:
+        # lists, dicts and the like that lead to no module stay the same ones
+        leaves, shape = tree_flatten(value)
+        made = [renewed_leaf(leaf) for leaf in leaves]
+        return value if all(map(is_, made, leaves)) else tree_unflatten(made, shape)
+
+    def renewed_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, nn.Module):
+            return copied(leaf) if leaf in modules else leaf
+        if isinstance(leaf, MethodType):
+            return MethodType(leaf.__func__, renewed(leaf.__self__))
+        if isinstance(leaf, partial):
+            return partial(renewed(leaf.func), *renewed(leaf.args), **renewed(leaf.keywords))
+        return leaf
 
     def copied(module: nn.Module) -> nn.Module:
         # one module in two places stays one
@@ -89,7 +111,9 @@ def copy_of(model: nn.Module, is_training: Callable[[nn.Module], bool]) -> nn.Mo
             copy = copies[module] = object.__new__(type(module))
             copy.__dict__.update(
                 {
-                    name: value.copy() if name in _OWN_DICTS or name.endswith("_hooks") else value
+                    name: value.copy()
+                    if name in _OWN_DICTS or name.endswith("_hooks")
+                    else renewed(value)
                     for name, value in vars(module).items()
                 }
             )
