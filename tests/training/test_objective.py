@@ -123,7 +123,8 @@ def test_model_without_stochastic_layers_has_cross_entropy_alone_and_is_told() -
 
 
 @pytest.mark.parametrize(
-    ("kind", "warned"), [("plain", 1), ("ours", 0), ("frozen", 0), ("checkpointed", 1)]
+    ("kind", "warned"),
+    [("plain", 1), ("ours", 0), ("frozen", 0), ("checkpointed", 1), ("reentrant", 1)],
 )
 def test_training_without_the_penalties_is_told_once(model: Tiny, kind: str, warned: int) -> None:
     x, y = batch(4)
@@ -133,8 +134,10 @@ def test_training_without_the_penalties_is_told_once(model: Tiny, kind: str, war
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
-            is_checkpointed = kind == "checkpointed"
-            out = checkpoint(model, x, use_reentrant=False) if is_checkpointed else model(x)
+            if kind in ("checkpointed", "reentrant"):
+                out = checkpoint(model, x.requires_grad_(), use_reentrant=kind == "reentrant")
+            else:
+                out = model(x)
             nll = F.cross_entropy(out, y)
             (loss(out, y, model, num_train=4).total if kind == "ours" else nll).backward()
     assert len(caught) == warned

@@ -38,14 +38,19 @@ class _Mark:
         self.is_recalled = is_recalled
 
     def __call__(self, *_: Any) -> None:
-        """Runs in the backward pass; Python shows the same warning once."""
+        """Runs in the backward pass."""
         if not self.is_recalled:
-            warnings.warn(
-                "layers with a posterior are trained without their KL and KSVD penalty: take "
-                "the loss from kepsvgp.loss, or train with KEPTrainer or KEPModule. Layers that "
-                "are not to be trained are frozen by requires_grad_(False).",
-                stacklevel=1,
-            )
+            _warn_of_no_terms()
+
+
+def _warn_of_no_terms() -> None:
+    """Python shows the same warning once."""
+    warnings.warn(
+        "layers with a posterior are trained without their KL and KSVD penalty: take "
+        "the loss from kepsvgp.loss, or train with KEPTrainer or KEPModule. Layers that "
+        "are not to be trained are frozen by requires_grad_(False).",
+        stacklevel=1,
+    )
 
 
 class PenalisedLayer(nn.Module):
@@ -80,6 +85,9 @@ class PenalisedLayer(nn.Module):
         its terms already; remembering that one would keep its graph alive.
         """
         if is_in_backward():
+            # reentrant checkpointing: the pass before had no gradients, hence no mark
+            if self._left_behind and not self.can_train:
+                _warn_of_no_terms()
             return
         self._had_gradients = torch.is_grad_enabled()
         if torch.compiler.is_compiling() or output.grad_fn is None:
