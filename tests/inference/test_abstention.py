@@ -102,6 +102,7 @@ def test_reasons_tell_foreign_from_unsure(generator: torch.Generator) -> None:
         ({}, {"max_false_alarm": 0.001}, "at least 999 calibration examples; got 40"),
         ({}, {"max_false_alarm": 1.0}, r"max_false_alarm must lie in \(0, 1\); got 1.0"),
         ({"seed": "unknown"}, {}, "must say how its samples were drawn"),
+        ({"num_samples": 2}, {}, "must say how its samples were drawn"),
     ],
 )
 def test_rule_refuses_what_it_cannot_promise(change, options, message, generator) -> None:
@@ -162,6 +163,15 @@ def test_predictions_know_their_samples_through_files_and_parts(seed, generator,
 def test_abstainer_refuses_a_risk_that_is_no_share(generator: torch.Generator) -> None:
     with pytest.raises(UserError, match=r"max_risk must lie in \(0, 1\); got 5"):
         Abstainer.fit(*calibrated(10, generator), max_risk=5)
+
+
+def test_rule_without_draws_refuses_unknown_ones(generator: torch.Generator) -> None:
+    prediction, labels = calibrated(50, generator)
+    for sure in (prediction, replace(prediction, num_samples=1)):
+        rule = Abstainer.fit(sure, labels, max_risk=0.5)
+        rule.abstain(sure)
+        with pytest.raises(UserError, match="must say how its samples were drawn"):
+            rule.abstain(replace(sure, seed="unknown"))
 
 
 @pytest.mark.parametrize(

@@ -251,11 +251,12 @@ def test_a_prediction_knows_its_seed_where_there_was_something_to_draw(tmp_path)
 
 @pytest.mark.parametrize("seed", [0, 7, -3, 2**63 - 1])
 def test_prediction_knows_the_seed_of_a_generator_that_begins(model: Plain, seed: int) -> None:
-    generator = seeded(seed)
-    assert predict(model, inputs(), generator=generator).seed == seed
-    # further numbers of the same generator are other draws than those of its seed
-    assert predict(model, inputs(), generator=generator).seed == "unknown"
-    assert predict(model, inputs()).seed == "unknown"
+    for predictor in (Direct(model), mc_dropout.fit(model)):
+        generator = seeded(seed)
+        assert predictor.predict(inputs(), generator=generator).seed == seed
+        # further numbers of the same generator are other draws than those of its seed
+        assert predictor.predict(inputs(), generator=generator).seed == "unknown"
+        assert predictor.predict(inputs()).seed == "unknown"
     certain = nn.Linear(DIM, CLASS).double()
     assert predict(certain, inputs().mean(-2), generator=seeded(seed)).seed is None
 

@@ -118,6 +118,7 @@ def test_samples_of_a_stochastic_model_are_averaged() -> None:
 
     features, _ = gather_pooled(model, make_batches(TEXTS, EXAMPLES), 3, seed=4)
     assert not torch.equal(features[0], features[1])
+    assert (prediction.seed, method.predict(inputs).seed) == (4, "unknown")
     probs = []
     for sample in features:
         variance = kfllla.logit_variance(sample, method.curvature, method.prior_precision)

@@ -18,6 +18,11 @@ from kepsvgp.metrics.selective import smallest_risk, threshold_for_risk
 
 FILE = "abstainer.json"
 Reason = Literal["", "unsure", "foreign"]
+_UNKNOWN = (
+    "prediction must say how its samples were drawn; nobody knows, and a promise holds for these "
+    "draws alone. Predict with generator=torch.Generator().manual_seed(0). Averages over members, "
+    "which are no draws, go through Prediction.from_arrays(probs)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +100,9 @@ class Abstainer:
         for name, value in shares.items():
             if value is not None and not 0 < value < 1:
                 raise UserError(f"{name} must lie in (0, 1); got {value}.")
-        if prediction.seed == "unknown":
-            raise UserError(
-                "prediction must say how its samples were drawn; nobody knows, and a promise holds "
-                "for these draws alone. Predict with generator=torch.Generator().manual_seed(0)."
-            )
+        is_sampled = prediction.num_samples is not None and prediction.num_samples > 1
+        if prediction.seed == "unknown" or (prediction.seed is None and is_sampled):
+            raise UserError(_UNKNOWN)
         rows, limit = torch.arange(len(prediction)), None
         if max_false_alarm is not None:
             rows, limit = _familiar(_novelty(prediction), max_false_alarm)
@@ -157,6 +160,8 @@ class Abstainer:
                     f"of this one {came}, and the promise is not for it. Predict as then, with a "
                     "new generator of the same seed or predict_batches, or fit the rule again."
                 )
+        if prediction.seed == "unknown":
+            raise UserError(_UNKNOWN)
 
     @property
     def words(self) -> str:

@@ -263,7 +263,7 @@ def predict(
         from kepsvgp.inference.linear import predict_linear
 
         return with_novelty(predict_linear(model, inputs), model, inputs)
-    seed = _seed(generator) if stochastic_layers(model) else None
+    seed = seed_of(generator) if stochastic_layers(model) else None
     found = answer(model, inputs, num_samples, generator)
     prediction = Prediction.from_logits(found.logits, average)
     kept = found.logits if keep_logits else None
@@ -324,7 +324,7 @@ def with_novelty(prediction: Prediction, model: nn.Module, inputs: Any) -> Predi
     return replace(prediction, **found.scores())
 
 
-def _seed(generator: torch.Generator | None) -> int | Literal["unknown"]:
+def seed_of(generator: torch.Generator | None) -> int | Literal["unknown"]:
     """The seed of a generator from which nothing was drawn yet."""
     if generator is None:
         return "unknown"

@@ -19,7 +19,7 @@ References:
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +28,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from kepsvgp.attention.base import stochastic_layers
 from kepsvgp.errors import UserError
 from kepsvgp.inference.pooled import gather_pooled, pooled
-from kepsvgp.inference.prediction import Prediction, with_novelty
+from kepsvgp.inference.prediction import Prediction, seed_of, with_novelty
 from kepsvgp.methods.base import Library
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
@@ -90,9 +91,11 @@ class KFLLLA:
 
     def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """The probit approximation, averaged over the samples of a stochastic model."""
+        seed = seed_of(generator) if stochastic_layers(self.model) else None
         features = pooled(self.model, inputs, num_samples=self.num_samples, generator=generator)
         logits = probit_logits(self.model.head, features, self.curvature, self.prior_precision)
-        return with_novelty(Prediction.from_logits(logits), self.model, inputs)
+        prediction = replace(Prediction.from_logits(logits), seed=seed)
+        return with_novelty(prediction, self.model, inputs)
 
 
 def fit(

@@ -34,7 +34,7 @@ from kepsvgp.conversion.selection import candidates
 from kepsvgp.errors import UserError
 from kepsvgp.inference.calls import call, linear_in_draws
 from kepsvgp.inference.mode import own_copy
-from kepsvgp.inference.prediction import Prediction, with_novelty
+from kepsvgp.inference.prediction import Prediction, seed_of, with_novelty
 from kepsvgp.methods.post_hoc import PostHoc, Trained
 from kepsvgp.models.blocks import Classifier
 from kepsvgp.ops import noise
@@ -60,12 +60,13 @@ class MCDropout:
 
     def predict(self, inputs: Any, *, generator: torch.Generator | None = None) -> Prediction:
         """Mean of the samples' probabilities, without gradients."""
+        seed = seed_of(generator)
         seeds = noise.draw_seeds(self.num_samples, generator=generator)
         # a copy for this call alone: its hooks and modes are nobody else's
         own = replace(self, model=own_copy(self.model))
         with torch.no_grad():
             prediction = Prediction.from_logits(own._sampled_logits(inputs, seeds, generator))
-        return with_novelty(prediction, self.model, inputs)
+        return with_novelty(replace(prediction, seed=seed), self.model, inputs)
 
     def _sampled_logits(
         self, inputs: Any, seeds: Int[Tensor, " sample"], generator: torch.Generator | None
