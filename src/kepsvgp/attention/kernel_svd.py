@@ -99,7 +99,8 @@ class KernelSVDAttention(PenalisedAttention, ObservedAttention):
         """KL of q(u), and the KSVD penalty of the last training pass.
 
         The pass is forgotten by the call, so that no graph outlives its step. A layer that was
-        called more than once in it has the sum of its penalties. Where processes share a batch
+        called more than once in it has the sum of its penalties; in compiled code, which cannot
+        tell passes apart, that of the last call. Where processes share a batch
         (`torch.distributed` is initialised), the penalty is that of the whole batch, and all of
         them must call.
         """
