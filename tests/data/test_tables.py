@@ -102,6 +102,17 @@ def test_no_cell_begins_like_a_formula(before: str, sign: str) -> None:
     assert cell.replace("'", "") == text.replace("\r", "\n")
 
 
-@pytest.mark.parametrize("text", ["-1.5", "+3", "a=b", "", "a;b", "a; -1.5", "a\n=b", "漢字|käse"])
+@pytest.mark.parametrize("delimiter", ",;|\t")
+@pytest.mark.parametrize("text", ["a\n=1+1;b", 'a;"=1+1;b', '"=1+1', 'a\n" =1+1', "a\r\n+A1|b"])
+def test_no_cell_is_a_formula_however_rows_are_divided(text: str, delimiter: str) -> None:
+    row = io.StringIO()
+    csv.writer(row).writerows([[1, csv_cell(text), 2], [csv_cell(text)]])
+
+    rows = csv.reader(io.StringIO(row.getvalue()), delimiter=delimiter)
+
+    assert not [cell for cells in rows for cell in cells if cell.lstrip().startswith(("=", "+"))]
+
+
+@pytest.mark.parametrize("text", ["-1.5", "+3", "a=b", "", "a;b", "a; -1.5", "a\n-2", "漢字|käse"])
 def test_other_cells_stay(text: str) -> None:
     assert csv_cell(text) == text

@@ -305,7 +305,7 @@ def test_prediction_survives_names_that_are_no_text(image_run, tmp_path) -> None
     for name in ("out.csv", "out.jsonl"):
         assert call("predict", image_run, images, "--out", tmp_path / name) == 0
 
-    assert read_csv(tmp_path / "out.csv")[0]["row"] == "\\udcff\n=1.png"
+    assert read_csv(tmp_path / "out.csv")[0]["row"] == "\\udcff\n'=1.png"
     assert json.loads((tmp_path / "out.jsonl").read_text())["row"] == "\udcff\n=1.png"
 
 

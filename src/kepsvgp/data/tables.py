@@ -115,17 +115,19 @@ def fault(name: str, content: object) -> str | None:
 def csv_cell(text: str) -> str:
     """Text for a CSV file that no spreadsheet takes for a formula; numbers stay numbers.
 
-    Some spreadsheets also divide cells at semicolons, bars and tabs. Line breaks become those of
-    the file: the csv module quotes these, and others end the row.
+    Some spreadsheets divide cells at semicolons, bars, tabs and line breaks, and take away the
+    quotation marks that a cell begins with then. Line breaks become those of the file: the csv
+    module quotes these, and others end the row.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    guarded = "".join(map(_guarded, re.split(r"([;|\t])", text)))
+    guarded = "".join(map(_guarded, re.split(r"([;|\t\n])", text)))
     return f"'{guarded}" if guarded.startswith(("\t", "\n")) else guarded
 
 
 def _guarded(piece: str) -> str:
     # full-width and small signs count as the plain ones do
-    if not unicodedata.normalize("NFKC", piece).lstrip().startswith(("=", "+", "-", "@")):
+    shown = unicodedata.normalize("NFKC", piece.lstrip('"')).lstrip()
+    if not shown.startswith(("=", "+", "-", "@")):
         return piece
     try:
         float(piece)
