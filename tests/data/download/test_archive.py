@@ -125,6 +125,27 @@ def test_tar_with_a_huge_header_is_refused(tmp_path: Path, kind: int) -> None:
         extract(archive, tmp_path / "root")
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"GNU.sparse.size": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "1"},
+        {"GNU.sparse.size": "1", "GNU.sparse.map": "0,1"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"},
+        None,
+    ],
+    ids=["0.0", "0.1", "1.0", "old"],
+)
+def test_sparse_file_is_refused_before_its_map_is_read(tmp_path: Path, about) -> None:
+    member = special("set/a", tarfile.GNUTYPE_SPARSE) if about is None else tarfile.TarInfo("set/a")
+    member.pax_headers = about or {}
+    endless = b"9" * 4 * MEGABYTE
+    archive = write_tar(tmp_path / "sparse.tar.gz", [("set/good", b"good"), (member, endless)])
+
+    with pytest.raises(UserError, match="a sparse file"):
+        extract(archive, tmp_path / "root")
+    assert not list((tmp_path / "root").iterdir())
+
+
 def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     archive = write_tar(tmp_path / "empty.tar", [])
 

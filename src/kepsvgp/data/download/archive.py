@@ -1,8 +1,8 @@
 """Unpacks archives whose checksum is the publisher's: plain files, below one folder.
 
-The standard library keeps members within the folder that they are unpacked to. Links and devices
-of a tar, and more bytes, members or headers than expected, are refused besides; then nothing
-reaches the data sets.
+The standard library keeps members within the folder that they are unpacked to. Links, devices and
+sparse files of a tar, and more bytes, members or headers than expected, are refused besides; then
+nothing reaches the data sets.
 """
 
 import errno
@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import NoReturn
 
 from kepsvgp.errors import UserError
 from kepsvgp.files import A_DAY, remove_leftovers
@@ -37,6 +38,12 @@ class _Header(tarfile.TarInfo):
         if header.type in b"xgXLK" and header.size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {header.size} bytes")
         return header
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise tarfile.ReadError("a sparse file")
+
+    # their maps have no limit, and say nothing of the bytes that are written
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse
 
 
 def extract(archive: Path, root: Path, folder: str, *, most_bytes: int) -> None:
