@@ -1,5 +1,6 @@
 import contextlib
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from kepsvgp.data.download import archive as unpacking
 from kepsvgp.errors import UserError
+from kepsvgp.files import PART
 
 MEGABYTE = 1 << 20
 
@@ -151,6 +153,19 @@ def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="must contain the folder set"):
         extract(archive, tmp_path / "root")
+
+
+def test_only_own_old_leftovers_are_removed(tmp_path: Path) -> None:
+    names = ".unpacking-mine", f".unpacking-old{PART}", f".unpacking-new{PART}"
+    mine, old, new = (tmp_path / "root" / name for name in names)
+    for folder in (mine, old, new):
+        folder.mkdir(parents=True)
+    for folder in (mine, old):
+        os.utime(folder, (0, 0))
+
+    extract(write_tar(tmp_path / "archive", [("set/a", b"a")]), tmp_path / "root")
+
+    assert {path.name for path in (tmp_path / "root").iterdir()} == {mine.name, new.name, "set"}
 
 
 def test_folder_that_is_there_keeps_its_other_files(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kepsvgp.errors import UserError
-from kepsvgp.files import A_DAY, remove_leftovers
+from kepsvgp.files import A_DAY, PART, remove_leftovers
 
 _DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
@@ -53,8 +53,8 @@ def extract(archive: Path, root: Path, folder: str, *, most_bytes: int) -> None:
     otherwise its files are replaced one by one, and others in it are left alone.
     """
     root.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(root, pattern=".unpacking-*", older_than=A_DAY)
-    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as name:
+    remove_leftovers(root, older_than=A_DAY)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-", suffix=PART) as name:
         staging = Path(name)
         try:
             _unpack(archive, staging, most_bytes)
