@@ -40,11 +40,13 @@ def test_another_vocabulary_is_refused_by_name(config, tmp_path: Path) -> None:
             read()
 
 
-@pytest.mark.parametrize("changed", ["config.json", "model.safetensors", "vocab.txt"])
+@pytest.mark.parametrize(
+    "changed", ["config.json", "model.safetensors", "model.safetensors.index.json", "vocab.txt"]
+)
 def test_another_encoder_is_refused_by_name(changed, config, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     folder.mkdir()
-    for name in ("config.json", "model.safetensors"):
+    for name in ("config.json", "model.safetensors", "model.safetensors.index.json"):
         (folder / name).write_text("one")
     write_vocabulary(folder / "vocab.txt", "the cat a dog")
     record = make_record(load_benchmark(config.data))

@@ -100,6 +100,42 @@ def test_encoder_key_changes_with_the_weights(folder, tmp_path) -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
+def test_encoder_in_several_files_is_known_by_their_index_too(folder, tmp_path) -> None:
+    whole = features.load_model(features.find_encoder(str(folder)))
+    shards = tmp_path / "shards"
+    shutil.copytree(folder, shards)
+    (shards / "model.safetensors").unlink()
+    whole.save_pretrained(shards, max_shard_size="5KB")
+    complete = features.find_encoder(str(shards))
+    assert_close(features.load_model(complete).state_dict(), whole.state_dict())
+
+    index = shards / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"].pop("encoder.layer.1.output.dense.weight")
+    index.write_text(json.dumps(content))
+
+    assert index in features.encoder_files(str(shards))
+    assert features.find_encoder(str(shards)).key != complete.key
+
+
+def test_encoder_without_some_weights_is_refused_and_without_a_pooler_taken(tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = write_encoder(tmp_path / "partial")
+    encoder = features.find_encoder(str(folder))
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("pooler")}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    features.load_model(encoder)
+
+    lost = "encoder.layer.1.output.dense.weight"
+    kept.pop(lost)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=f"all its weights; it lacks {lost}"):
+        features.load_model(encoder)
+
+
 def test_positions_that_begin_behind_the_padding_are_not_counted(tmp_path) -> None:
     from transformers import RobertaConfig, RobertaModel
 

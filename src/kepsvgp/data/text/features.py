@@ -57,16 +57,18 @@ def find_encoder(name: str, device: str = "auto") -> Encoder:
 
 
 def encoder_files(name: str) -> list[Path]:
-    """The configuration and the weights of an encoder."""
+    """The configuration and the weights of an encoder, with their index."""
     folder = tokens.minilm_folder() if name == MINILM else expanded(name)
     if not folder.is_dir():
         folder = _download(name)
-    weights = sorted(folder.glob("*.safetensors"))
+    # an index says which of several files has which weights
+    kinds = "*.safetensors", "*.safetensors.index.json"
+    weights, indices = (sorted(folder.glob(kind)) for kind in kinds)
     if not weights or not (folder / "config.json").is_file():
         raise UserError(
             f"data.encoder must have a config.json and weights in safetensors; {folder} has not."
         )
-    return [folder / "config.json", *weights]
+    return [folder / "config.json", *weights, *indices]
 
 
 def _download(name: str) -> Path:
@@ -102,8 +104,8 @@ def load_model(encoder: Encoder) -> "PreTrainedModel":
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model = AutoModel.from_pretrained(
-            encoder.folder, use_safetensors=True, trust_remote_code=False
+        model, report = AutoModel.from_pretrained(
+            encoder.folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise store.refuse(
@@ -112,6 +114,11 @@ def load_model(encoder: Encoder) -> "PreTrainedModel":
     finally:
         if bars:
             logging.enable_progress_bar()
+    # a pooler is above the layers that are taken, and many have none
+    missing = sorted(name for name in report["missing_keys"] if "pooler." not in name)
+    if missing:
+        came = f"it lacks {', '.join(missing)[:200]}"
+        raise store.refuse(encoder.folder, "an encoder with all its weights", came)
     device = find_device(encoder.device, is_binding=False)
     return model.eval().requires_grad_(False).to(device)  # pyright: ignore
 
