@@ -1,4 +1,7 @@
 import math
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,43 @@ def test_image_of_too_many_pixels_is_refused_before_it_is_decoded(
 
     with pytest.raises(UserError, match=r"a\.png must be an image of at most 67108864 pixels"):
         pictures.open_upright(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(("side", "together"), [(8, 4), (50, 4), (60, 2), (99, 1)])
+def test_images_that_are_decoded_together_have_the_pixels_of_one(
+    side: int, together: int, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 10_000)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    whole, decoding, most = pictures.open_upright, [], []
+    # as many as may come at the same time also do
+    barrier = threading.Barrier(together)
+
+    def watched(path: Path, *, grayscale: bool) -> Image.Image:
+        decoding.append(path)
+        most.append(len(decoding))
+        barrier.wait(60)
+        time.sleep(0.01)
+        decoding.remove(path)
+        return whole(path, grayscale=grayscale)
+
+    monkeypatch.setattr(pictures, "open_upright", watched)
+    paths = [tmp_path / f"{number}.png" for number in range(8)]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (side, side), (number, 0, 0)).save(path)
+
+    assert pictures.read_all(paths, 4)[:, 0, 0, 0].tolist() == list(range(8))
+    assert max(most) == together
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Pillow's own
+def test_image_is_read_from_a_pipe(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (7, 0, 0)).save(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "pipe")
+    content = (tmp_path / "a.png").read_bytes()
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer.start()
+
+    assert pictures.read(tmp_path / "pipe", 4)[0, 0, 0] == 7
+    writer.join()

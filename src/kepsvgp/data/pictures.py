@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from kepsvgp.errors import UserError
 
 # other readers of Pillow start programs, as that of EPS does
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-# of one image: more takes hundreds of megabytes to decode
+# of one image, and of those that are decoded at a time: more takes hundreds of megabytes
 MOST_PIXELS = 2**26
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -41,6 +42,9 @@ _TURNS = {
 Picture = Path | BinaryIO
 # longer images than so many frames side by side are cut before they are enlarged
 _MOST_FRAMES = 32
+# how many pixels those have that are being decoded
+_decoding: list[int] = []
+_turn = threading.Condition()
 
 
 def find(folder: Path) -> list[Path]:
@@ -79,9 +83,10 @@ def digests(paths: Sequence[Path]) -> np.ndarray:
 
 def read(path: Picture, size: int, *, grayscale: bool = False) -> np.ndarray:
     """One image as bytes (C, size, size): scaled to its shorter side, then cut in the middle."""
-    upright = open_upright(path, grayscale=grayscale)
-    if upright.size != (size, size):
-        upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
+    with room_for(path):
+        upright = open_upright(path, grayscale=grayscale)
+        if upright.size != (size, size):
+            upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
     pixels = np.array(upright)
     return pixels[None] if grayscale else pixels.transpose(2, 0, 1)
 
@@ -106,15 +111,16 @@ def read_middle(
         squash: Bring the image to exactly `scaled`.
         grayscale: One channel, not three.
     """
-    upright = open_upright(path, grayscale=grayscale)
-    if not squash:
-        upright = without_ends(upright, scaled)
-    (width, height), (rows, columns) = upright.size, scaled
-    if not squash and height * columns <= width * rows:
-        columns = width * rows // height
-    elif not squash:
-        rows = height * columns // width
-    resized = np.array(upright.resize((columns, rows), Image.Resampling[filtered.upper()]))
+    with room_for(path):
+        upright = open_upright(path, grayscale=grayscale)
+        if not squash:
+            upright = without_ends(upright, scaled)
+        (width, height), (rows, columns) = upright.size, scaled
+        if not squash and height * columns <= width * rows:
+            columns = width * rows // height
+        elif not squash:
+            rows = height * columns // width
+        resized = np.array(upright.resize((columns, rows), Image.Resampling[filtered.upper()]))
     top, left = (round((have - want) / 2) for have, want in zip((rows, columns), size, strict=True))
     cut = resized[top : top + size[0], left : left + size[1]]
     return cut[None] if grayscale else cut.transpose(2, 0, 1)
@@ -148,6 +154,23 @@ def num_pixels(path: Picture) -> int:
     """What an image says that it has, before it is decoded."""
     with _opened(path) as image:
         return math.prod(image.size)
+
+
+@contextmanager
+def room_for(path: Picture) -> Iterator[None]:
+    """Waits until an image and those of other threads have at most `MOST_PIXELS` together."""
+    # a pipe cannot be read twice
+    can_tell = not isinstance(path, Path) or path.is_file()
+    pixels = num_pixels(path) if can_tell else MOST_PIXELS
+    with _turn:
+        _turn.wait_for(lambda: sum(_decoding) + pixels <= MOST_PIXELS)
+        _decoding.append(pixels)
+    try:
+        yield
+    finally:
+        with _turn:
+            _decoding.remove(pixels)
+            _turn.notify_all()
 
 
 @contextmanager

@@ -230,9 +230,10 @@ def _hugging_face_inputs(
         )
 
         def pixels(file: pictures.Picture) -> Any:
-            image = pictures.open_upright(file, grayscale=grayscale)
-            image = pictures.without_ends(image) if by_shorter_side else image
-            return dict(processor(image, return_tensors="pt"))
+            with pictures.room_for(file):
+                image = pictures.open_upright(file, grayscale=grayscale)
+                image = pictures.without_ends(image) if by_shorter_side else image
+                return dict(processor(image, return_tensors="pt"))
 
         def stack(items: Sequence[Any]) -> Any:
             return {name: torch.cat([item[name] for item in items]) for name in items[0]}
