@@ -129,6 +129,20 @@ def test_text_longer_than_the_model_is_cut(family: str, tmp_path) -> None:
     assert len(read_csv(out)) == 1
 
 
+def test_text_behind_blanks_is_read_and_endless_blanks_are_a_broken_row(
+    text_model, tmp_path, capsys
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    texts = ["good film", " " * 5_000 + "good film", " " * 2**18 + "good film"]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    assert call("predict", text_model, source, "--out", out, "--skip-bad") == 0
+
+    assert "row 3: a text of more than 65536 characters" in capsys.readouterr().err
+    first, second = (list(row.values())[1:] for row in read_csv(out))
+    assert first == second
+
+
 def test_saved_rule_is_kept_and_another_promise_refused(
     text_model, texts, tmp_path, capsys
 ) -> None:

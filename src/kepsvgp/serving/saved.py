@@ -7,6 +7,7 @@ processor that was saved beside a converted model.
 
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from kepsvgp.conversion.folder import class_names, is_pretrained
 from kepsvgp.data import batches, pictures
 from kepsvgp.data.examples import Examples, Normalisation, image_examples
 from kepsvgp.data.text import features
-from kepsvgp.data.text.prepare import reader
+from kepsvgp.data.text.prepare import cutter, reader
 from kepsvgp.data.text.tokens import shortened
 from kepsvgp.errors import UserError
 from kepsvgp.files import CheckedFolder
@@ -150,7 +151,7 @@ def _run_inputs(
     if record["task"] == "text":
         run.check_outside()
         data = run.config().data
-        return partial(shortened, max_length=data.max_length), reader(data)
+        return cutter(data), reader(data)
     channels, side = record["input"]["channels"], record["input"]["height"]
     known = record["splits"]["normalisation"]
     normalisation = Normalisation(tuple(known["mean"]), tuple(known["std"]))
@@ -217,11 +218,17 @@ def _hugging_face_inputs(
         tokenizer = from_folder(transformers.AutoTokenizer, path)
         longest = min(tokenizer.model_max_length, features.num_positions(model))
 
-        def tokens(texts: Sequence[str]) -> Any:
-            options = {"padding": True, "truncation": True, "max_length": longest}
-            return dict(tokenizer(list(texts), return_tensors="pt", **options))
+        # these tokenizers hold settings that threads would change under each other
+        lock = threading.Lock()
 
-        return "text", partial(shortened, max_length=longest), tokens
+        def tokens(texts: Sequence[str], **options: Any) -> Any:
+            with lock:
+                return dict(tokenizer(list(texts), truncation=True, max_length=longest, **options))
+
+        def load(text: str) -> str:
+            return shortened(text, longest, lambda part: len(tokens([part])["input_ids"][0]))
+
+        return "text", load, partial(tokens, padding=True, return_tensors="pt")
     if kind == PROCESSORS[1]:
         processor = from_folder(transformers.AutoImageProcessor, path)
         grayscale = getattr(model.config, "num_channels", 3) == 1

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data.text import features, tokens
-from kepsvgp.data.text.prepare import _tools, prepare, reader
+from kepsvgp.data.text.prepare import _tools, cutter, prepare, reader
 from kepsvgp.errors import UserError
 
 pytest.importorskip("transformers")
@@ -186,6 +186,18 @@ def test_new_texts_get_the_same_inputs_as_kept_ones(folder, tmp_path) -> None:
     for name, value in kept.inputs(rows).items():
         assert torch.equal(new.inputs(rows)[name], value)
     assert (new.labels == -1).all()
+
+
+def test_new_texts_are_cut_to_what_is_read_of_them(folder) -> None:
+    config = DataConfig(name="csv", path=Path("x"), encoder=str(folder), max_length=20)
+    text = " " * 5_000 + "the cat sat " * 9_000
+
+    cut = cutter(config)(text)
+
+    assert len(cut) < len(text) / 2
+    whole, found = reader(config)([text]), reader(config)([cut])
+    assert torch.equal(whole.tokens.flat, found.tokens.flat)
+    assert len(found.tokens.flat) == 20
 
 
 def test_code_beside_an_encoder_is_neither_run_nor_asked_for(folder, tmp_path, monkeypatch) -> None:

@@ -55,12 +55,33 @@ def test_tokens_do_not_depend_on_the_chunks(vocabulary: Path, monkeypatch) -> No
 
 def test_long_text_has_the_tokens_of_its_beginning(vocabulary: Path) -> None:
     tokenizer = tokens.load_tokenizer(vocabulary)
-    tokenizer.enable_truncation(9)
     text = "running, the cat sat! " * 500
 
-    assert len(tokens.shortened(text, 9)) < len(text)
+    assert len(tokens.shortened(text, 9, tokens.counter(tokenizer, 9))) < len(text)
     found = tokens.tokenize(tokenizer, [text], max_length=9)
     assert found.flat.tolist() == tokenizer.encode(text).ids
+
+
+@pytest.mark.parametrize("before", [" ", "\n\t", "x", "\u200b"])
+@pytest.mark.parametrize("behind", ["", " the cat" * 9_000])
+def test_text_behind_blanks_or_an_endless_word_is_read(vocabulary, before, behind) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    text = f"{before * 5_000} the cat sat{behind}"
+    tokenizer.enable_truncation(9)
+
+    found = tokens.tokenize(tokenizer, [text], max_length=9)
+
+    assert found.flat.tolist() == tokenizer.encode(text).ids
+    assert len(found.flat) >= 5
+
+
+def test_text_of_endless_blanks_is_refused(vocabulary: Path) -> None:
+    tokenizer = tokens.load_tokenizer(vocabulary)
+    text = " " * 2**16 + "the cat"
+
+    with pytest.raises(UserError, match=r"than 65536 .* 9 tokens in the first 32768; .* has 2\."):
+        tokens.tokenize(tokenizer, [text], max_length=9)
+    assert len(tokens.tokenize(tokenizer, [text[7:]], max_length=9).flat) == 4
 
 
 @pytest.mark.parametrize("rows", [1, 12])

@@ -84,6 +84,13 @@ def reader(config: DataConfig) -> Callable[[Sequence[str]], TextExamples]:
     return read
 
 
+def cutter(config: DataConfig) -> Callable[[str], str]:
+    """Cuts texts to what is read of them, in any thread: with a tokenizer of its own."""
+    tokenizer = tokens.load_tokenizer(tool_files(config)[-1])
+    count = tokens.counter(tokenizer, config.max_length)
+    return partial(tokens.shortened, max_length=config.max_length, count=count)
+
+
 def tool_files(config: DataConfig) -> list[Path]:
     """The files outside the data that decide what becomes of a text."""
     if config.encoder is None:

@@ -4,6 +4,7 @@ Every sequence is `[CLS] … [SEP]`, cut to a maximal length; nothing is padded 
 """
 
 import importlib.util
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -27,6 +28,8 @@ CHUNK = 1_000
 CHUNK_CHARACTERS = 2**20
 # no language has words of this length throughout
 _CHARACTERS_PER_TOKEN = 32
+# memory for one long text at a time, whatever the number of threads
+_ONE = threading.Lock()
 
 
 def minilm_folder() -> Path:
@@ -115,20 +118,47 @@ def padding_id(tokenizer: "Tokenizer") -> int:
     return 0
 
 
-def shortened(text: str, max_length: int) -> str:
+def shortened(text: str, max_length: int, count: Callable[[str], int]) -> str:
     """The beginning of a text, with all that `max_length` tokens can tell of it.
 
     The libraries split a text as a whole before they cut it, at hundreds of bytes a character.
+    Blanks and endless words give few tokens, so more is taken where half of it gives too few.
+
+    Args:
+        text: A text of any length.
+        max_length: Number of tokens, special ones included.
+        count: Number of tokens of a text, at most `max_length`.
     """
-    return text[: _CHARACTERS_PER_TOKEN * max(max_length, 128)]
+    length = _CHARACTERS_PER_TOKEN * max(max_length, 128)
+    most = 16 * length
+    while length < len(text):
+        with _ONE:
+            found = count(text[: length // 2])
+        # a word that is cut at the end lies behind these tokens
+        if found >= max_length:
+            break
+        if length == most:
+            raise UserError(
+                f"a text of more than {most} characters must have {max_length} tokens in the "
+                f"first {most // 2}; one that begins with {text[:20]!r} has {found}. Take out its "
+                "blanks and endless words."
+            )
+        length *= 2
+    return text[:length]
+
+
+def counter(tokenizer: "Tokenizer", max_length: int) -> Callable[[str], int]:
+    """The number of tokens of a text, special ones included, cut to `max_length`."""
+    tokenizer.enable_truncation(max_length)
+    return lambda text: len(tokenizer.encode(text))
 
 
 def tokenize(tokenizer: "Tokenizer", texts: Iterable[str], max_length: int) -> Ragged:
     """Token ids of each text, special tokens included, cut to `max_length`."""
-    tokenizer.enable_truncation(max_length)
+    count = counter(tokenizer, max_length)
     flat = [
         np.array(encoding.ids, np.int32)
-        for chunk in _chunks(shortened(text, max_length) for text in texts)
+        for chunk in _chunks(shortened(text, max_length, count) for text in texts)
         for encoding in tokenizer.encode_batch_fast(chunk)
     ]
     everything = np.concatenate(flat) if flat else np.empty(0, np.int32)
