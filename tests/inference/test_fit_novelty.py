@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from kepsvgp import Prediction, convert, fit_novelty, load_pretrained, predict, save_pretrained
-from kepsvgp.attention.novelty import Novelty, ObservedAttention, last_attention
+from kepsvgp.attention.novelty import Novelty, ObservedAttention, last_attention, observed_layers
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
@@ -66,21 +66,30 @@ def answered(model: nn.Module, inputs: Any, **kwargs: Any) -> Prediction:
     return predict(model, inputs, generator=torch.Generator().manual_seed(0), **kwargs)
 
 
-def seen_tokens(model: nn.Module, batches: list[Any]) -> tuple[list[Tensor], Tensor]:
-    """Real tokens of each sequence as the last layer gets them at the mean, by a plain hook."""
-    layer, calls = last_attention(model), []
-    assert layer is not None
-    handle = layer.register_forward_pre_hook(lambda _, args: calls.append(args))
-    logits = []
+def seen_tokens(model: nn.Module, layer: nn.Module, batches: list[Any]) -> list[Tensor]:
+    """Real tokens of each sequence as a layer gets them at the mean, by a plain hook."""
+    found = []
+    parent = next(m for m in model.modules() if m._modules.get("watch") is layer or m is layer)
+    handle = parent.register_forward_pre_hook(lambda _, args: found.append(args[0]))
     with torch.no_grad():
         for batch in batches:
-            out = model.eval()(**batch)
-            logits.append(getattr(out, "logits", out))
+            model.eval()(**batch)
     handle.remove()
-    tokens = []
-    for x, mask in calls:
-        tokens += [row[real] for row, real in zip(x, mask, strict=True)]
-    return tokens, torch.cat(logits)
+    masks = [next(batch[name].bool() for name in batch if "mask" in name) for batch in batches]
+    return [
+        x[real] for each in zip(found, masks, strict=True) for x, real in zip(*each, strict=True)
+    ]
+
+
+def maps_of(model: nn.Module, layer: Any) -> Tensor:
+    """Queries' and keys' weights of a layer, the biases beside them."""
+    parent: Any = next((m for m in model.modules() if m._modules.get("watch") is layer), None)
+    if parent is None:
+        linear = layer.to_qkv if hasattr(layer, "to_qkv") else layer.to_qk
+        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+        return torch.cat([linear.weight, bias[:, None]], dim=1)[:24].detach()
+    both = [torch.cat([m.weight, m.bias[:, None]], dim=1) for m in (parent.query, parent.key)]
+    return torch.cat(both).detach()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,46 +97,54 @@ def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
     model, batch = make(name)
     train, held_out = [batch(seed) for seed in range(5)], [batch(seed) for seed in range(5, 9)]
     fit_novelty(model, train, calibration=held_out)
-    layer = last_attention(model)
-    weight = (layer.to_qkv if hasattr(layer, "to_qkv") else layer.to_qk).weight[:24].detach()
-    bias = (layer.to_qkv if hasattr(layer, "to_qkv") else layer.to_qk).bias
+    layers = observed_layers(model)
+    maps = maps_of(model, layers[(len(layers) - 1) // 2])
 
     def features(tokens: Tensor) -> Tensor:
-        qk = tokens @ weight.T + (0 if bias is None else bias[:24].detach())
+        qk = tokens @ maps[:, :-1].T + maps[:, -1]
         return F.normalize(qk.unflatten(-1, (4, 6)), dim=-1).double()
-
-    known, _ = seen_tokens(model, train)
-    phi = features(torch.cat(known))
-    second = torch.stack([phi[:, h].T @ phi[:, h] / len(phi) for h in range(4)])
-    means = torch.stack([t.mean(0) for t in known]).double()
 
     def inverse(matrix: Tensor) -> Tensor:
         return torch.linalg.inv(
             matrix + 1e-3 * matrix.trace() / len(matrix) * torch.eye(len(matrix))
         )
 
+    known = [seen_tokens(model, layer, train) for layer in layers]
+    phi = features(torch.cat(known[(len(layers) - 1) // 2]))
+    second = torch.stack([phi[:, h].T @ phi[:, h] / len(phi) for h in range(4)])
+    means = [torch.stack([t.mean(0) for t in each]).double() for each in known]
+
     def parts(batches: list[Any]) -> Tensor:
-        tokens, _ = seen_tokens(model, batches)
+        """Leverage, the distance at each layer, energy."""
+        tokens = [seen_tokens(model, layer, batches) for layer in layers]
         energy = torch.cat([
             -answered(model, each, keep_logits=True).logits.mean(0).logsumexp(-1)
             for each in batches
         ])  # fmt: skip
         rows = []
-        for each, e in zip(tokens, energy, strict=True):
-            f, far = features(each), each.mean(0).double() - means.mean(0)
+        for n, e in enumerate(energy):
+            f = features(tokens[(len(layers) - 1) // 2][n])
             lever = [
                 (f[t, h] @ inverse(second[h]) @ f[t, h]) for t in range(len(f)) for h in range(4)
             ]
-            distance = far @ inverse(means.T.cov(correction=0)) @ far
-            rows.append(torch.stack([torch.stack(lever).mean(), distance, e.double()]))
+            row = [torch.stack(lever).mean()]
+            for seen, mean in zip(tokens, means, strict=True):
+                far = seen[n].mean(0).double() - mean.mean(0)
+                row.append(far @ inverse(mean.T.cov(correction=0)) @ far)
+            rows.append(torch.stack([*row, e.double()]))
         return torch.stack(rows)
 
     calibration = parts(held_out)
     first = calibration[::4]
-    scores = ((calibration - first.mean(0)) / first.std(0, correction=0)).sum(-1)
-    others = scores[torch.arange(len(scores)) % 4 > 0]
+
+    def scores(parts: Tensor) -> Tensor:
+        z = (parts - first.mean(0)) / first.std(0, correction=0)
+        bent = z + z**2 / 2
+        return bent[:, 0] + bent[:, 1:-1].mean(-1) + z[:, -1]
+
+    others = scores(calibration)[torch.arange(len(calibration)) % 4 > 0]
     new = batch(99)
-    expected = ((parts([new]) - first.mean(0)) / first.std(0, correction=0)).sum(-1)
+    expected = scores(parts([new]))
     found = answered(model, new)
     assert_close(found.novelty.double(), expected, rtol=1e-3, atol=1e-3)
     p = [(1 + sum(1 for o in others if o >= s)) / (1 + len(others)) for s in expected]
@@ -208,9 +225,9 @@ def test_labels_are_left_out_and_p_values_need_calibration() -> None:
     second = answered(model, batch(99))
     assert_close(first.novelty, second.novelty)
     assert first.novelty_p is None
-    # standardised by examples of the pass: three parts of mean 0
+    # standardised by examples of the pass: z has mean 0, and z²/2 of leverage and distance ½
     known = torch.cat([answered(model, batch(seed)).novelty for seed in range(40)])
-    assert known.mean().abs() < 0.3
+    assert abs(known.mean() - 1) < 0.3
 
 
 @pytest.mark.parametrize(

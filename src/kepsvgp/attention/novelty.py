@@ -1,6 +1,6 @@
 """What an attention layer keeps of the inputs of its training, to tell how foreign others are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class Tokens(NamedTuple):
     """What enters an attention layer."""
 
     x: Float[Tensor, "sequence token dim"]
-    qk: Float[Tensor, "sequence pair token feature"]
+    make_qk: Callable[[], Float[Tensor, "sequence pair token feature"]]
     """Queries of all heads, then keys of all heads."""
     mask: Bool[Tensor, "sequence token"] | None
 
@@ -26,29 +26,29 @@ class Tokens(NamedTuple):
     def features(self) -> Float[Tensor, "sequence pair token feature"]:
         """φ(t) = t / ‖t‖ of queries and keys."""
         # in order, as the products that follow want them
-        return nn.functional.normalize(self.qk.float().contiguous(), dim=-1)
+        return nn.functional.normalize(self.make_qk().float().contiguous(), dim=-1)
 
     @property
     def mean(self) -> Float[Tensor, "sequence dim"]:
         """The mean over the real tokens."""
         return mean_pool(self.x.float(), self.mask)
 
-    def moments(self) -> tuple[Moments, Moments]:
-        """Of the features, for each head and branch, and of the mean tokens."""
+    def feature_moments(self) -> Moments:
+        """Of the features, for each head and branch."""
         is_real = None if self.mask is None else self.mask.flatten()
-        return moments(self.features.transpose(0, 1).flatten(1, 2), is_real), moments(self.mean)
+        return moments(self.features.transpose(0, 1).flatten(1, 2), is_real)
 
 
 class Novelty(nn.Module):
-    """How foreign the input of a layer is: leverage of queries and keys, and its own distance.
+    """How foreign an input is to a model, seen at its first, middle and last attention layer.
 
-    Saved with the layer as buffers, which stay in float32 whatever becomes of the model. The
-    third part, which is read off the logits, is standardised here with the others.
+    The parts of the score: how far the mean token that enters each of these layers is from where
+    those of familiar inputs are; the leverage of queries and keys in the middle one; the energy
+    of the logits. Saved with the last layer as buffers, which stay in float32 whatever becomes of
+    the model.
     """
 
     qk_precision: Float[Tensor, "pair feature feature"]
-    input_mean: Float[Tensor, " dim"]
-    input_precision: Float[Tensor, "dim dim"]
     center: Float[Tensor, " part"]
     scale: Float[Tensor, " part"]
     calibration: Float[Tensor, " example"]
@@ -60,28 +60,47 @@ class Novelty(nn.Module):
             self.register_buffer(name, value)
 
     @classmethod
-    def from_moments(cls, features: Moments, means: Moments) -> "Novelty":
+    def from_moments(cls, features: Moments, means: Sequence[Moments]) -> "Novelty":
         """Parts that are neither standardised nor calibrated yet."""
-        none = features.total.new_zeros(3)
+        none = features.total.new_zeros(len(means) + 2)
         buffers = {
             "qk_precision": precision(features.second_moment),
-            "input_mean": means.mean,
-            "input_precision": precision(means.covariance),
             "center": none,
             "scale": none + 1,
             "calibration": none[:0],
         }
+        for place, each in enumerate(means):
+            buffers[f"input_mean_{place}"] = each.mean
+            buffers[f"input_precision_{place}"] = precision(each.covariance)
         return cls(**{name: value.float() for name, value in buffers.items()})
 
-    def parts(self, tokens: Tokens) -> Float[Tensor, "sequence part"]:
-        """Leverage, mean over real tokens, heads and both branches; distance of the mean token."""
-        of_kernel = mean_leverage(tokens.features, self.qk_precision, tokens.mask).mean(dim=1)
-        of_input = leverage(tokens.mean - self.input_mean, self.input_precision)
-        return torch.stack([of_kernel, of_input], dim=-1)
+    @property
+    def middle(self) -> int:
+        """The place of the middle layer among those that are looked at."""
+        return middle_of(len(self.center) - 2)
+
+    def parts(self, place: int, tokens: Tokens) -> Float[Tensor, "sequence part"]:
+        """What is seen at one layer: the distance of the mean token, after any leverage.
+
+        The leverage is the mean over real tokens, heads and both branches.
+        """
+        mean, precision = (getattr(self, f"input_{each}_{place}") for each in ("mean", "precision"))
+        found = [leverage(tokens.mean - mean, precision)]
+        if place == self.middle:
+            by_pair = mean_leverage(tokens.features, self.qk_precision, tokens.mask)
+            found = [by_pair.mean(dim=1), *found]
+        return torch.stack(found, dim=-1)
 
     def score(self, parts: Float[Tensor, "example part"]) -> Float[Tensor, " example"]:
-        """The sum of the parts, each in units of how it varies over familiar inputs."""
-        return ((parts - self.center) / self.scale).sum(dim=-1)
+        """The sum of leverage, mean distance and energy, in units of how familiar inputs vary.
+
+        Leverage and distances that are far too small are foreign as well: z becomes z + z² / 2.
+        """
+        z = (parts - self.center) / self.scale
+        seen, energy = z[:, :-1] + z[:, :-1].square() / 2, z[:, -1]
+        of_kernel = seen[:, self.middle]
+        of_inputs = (seen.sum(dim=-1) - of_kernel) / (seen.shape[-1] - 1)
+        return of_kernel + of_inputs + energy
 
     def p_value(self, score: Float[Tensor, " example"]) -> Float[Tensor, " example"] | None:
         """(1 + #{calibration ≥ score}) / (n + 1): at most α with probability α at most."""
@@ -103,20 +122,28 @@ class ObservedAttention(nn.Module):
     """Attention whose inputs can be observed, and compared with those of its training."""
 
     novelty: Novelty | None
+    is_middle: bool = False
+    """Whether it is the middle one of a model that does not list all of its layers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_module("novelty", None)
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody looks; compiled code, which cannot tell, shows nothing."""
+        if torch.compiler.is_dynamo_compiling():
+            return False
+        observer = _OBSERVER.get()
+        return observer is not None and self in observer.layers
+
     def observe(self, x: Tensor, qk: Callable[[], Tensor], mask: Tensor | None) -> None:
         """Shows the tokens to whom `observing` lets see them."""
-        # compiled code cannot read context variables
-        if torch.compiler.is_dynamo_compiling():
-            return
-        observer = _OBSERVER.get()
-        if observer is not None and observer.layer is self:
+        if self.is_observed:
+            observer = _OBSERVER.get()
+            assert observer is not None
             x = x.flatten(0, -3)
-            observer.see(Tokens(x, qk(), repeat_mask(mask, x)))
+            observer.see(observer.layers.index(self), Tokens(x, qk, repeat_mask(mask, x)))
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -132,8 +159,8 @@ class ObservedAttention(nn.Module):
 
 
 class _Observer(NamedTuple):
-    layer: nn.Module
-    see: Callable[[Tokens], Any]
+    layers: Sequence[nn.Module]
+    see: Callable[[int, Tokens], Any]
 
 
 # in this thread alone, as the draws are
@@ -141,16 +168,36 @@ _OBSERVER: ContextVar[_Observer | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def observing(layer: nn.Module | None, see: Callable[[Tokens], Any] = lambda _: None) -> Iterator:
-    """Within the block, `see` is called with the tokens of every call of `layer`; None for none."""
-    token = _OBSERVER.set(None if layer is None else _Observer(layer, see))
+def observing(
+    layers: Sequence[nn.Module], see: Callable[[int, Tokens], Any] = lambda *_: None
+) -> Iterator[None]:
+    """Within the block, `see` is called with the place of every layer called, and its tokens."""
+    token = _OBSERVER.set(_Observer(layers, see))
     try:
         yield
     finally:
         _OBSERVER.reset(token)
 
 
+def observed_layers(model: nn.Module) -> list[ObservedAttention]:
+    """The first, the middle and the last layer of those that can be observed, each once."""
+    layers, last = _all_layers(model), last_attention(model)
+    if last is None:
+        return []
+    middle = next((each for each in layers if each.is_middle), layers[middle_of(len(layers))])
+    return list(dict.fromkeys([layers[0], middle, last]))
+
+
 def last_attention(model: nn.Module) -> ObservedAttention | None:
-    """The last layer that a model lists of those that can be observed."""
-    layers = [module for module in used_modules(model) if isinstance(module, ObservedAttention)]
-    return layers[-1] if layers else None
+    """The last layer that can be observed and has weights, with which novelty is kept."""
+    own = [layer for layer in _all_layers(model) if any(True for _ in layer.parameters())]
+    return own[-1] if own else None
+
+
+def _all_layers(model: nn.Module) -> list[ObservedAttention]:
+    return [module for module in used_modules(model) if isinstance(module, ObservedAttention)]
+
+
+def middle_of(count: int) -> int:
+    """The place of the middle one, the lower of two."""
+    return (count - 1) // 2

@@ -20,6 +20,7 @@ from kepsvgp.conversion.mean import converted_layers as converted_layers
 from kepsvgp.conversion.selection import Layers, Mean, select
 from kepsvgp.conversion.torch_nn import without_nested_tensors
 from kepsvgp.conversion.warm_start import record, warm_start
+from kepsvgp.conversion.watch import watch_others
 from kepsvgp.errors import UserError, told
 
 
@@ -74,6 +75,7 @@ def convert(
         given = settings if rank is None else settings | {"rank": rank}
         for module, pair in [(module, make_pair(module, given)) for module in modules]:
             attach(module, pair)
+        watch_others(model)
         return adopt(model)
     calls = {} if calibration is None else record(model, modules, calibration)
     made = {}
@@ -85,6 +87,7 @@ def convert(
     # once all are made: where one cannot be, the model stays what it was
     for name, converted in made.items():
         model = replace(model, name, converted)
+    watch_others(model)
     return adopt(model)
 
 

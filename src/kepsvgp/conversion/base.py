@@ -17,6 +17,8 @@ from kepsvgp.attention import KEPAttention
 from kepsvgp.conversion.maps import Affine, Maps, find_maps
 from kepsvgp.errors import UserError
 
+# the child of a module that stays and is looked at
+WATCH = "watch"
 # saved with a model in full: it must come back as it was when another version has others
 DEFAULTS = {
     name: parameter.default

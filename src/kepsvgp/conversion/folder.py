@@ -25,6 +25,7 @@ from kepsvgp.conversion.mean import attach, converted_layers, make_pair, pair_of
 from kepsvgp.conversion.probe import answer, check_answer
 from kepsvgp.conversion.selection import ADAPTERS
 from kepsvgp.conversion.torch_nn import without_nested_tensors
+from kepsvgp.conversion.watch import watch, watched_layers
 from kepsvgp.errors import UserError, told
 from kepsvgp.files import A_DAY, PART, CheckedFolder, remove_leftovers, replacing
 from kepsvgp.inference.abstention import Abstainer
@@ -93,6 +94,7 @@ def save_pretrained(
         "build": recipe._asdict(),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "layers": {name: _record(layer) for name, layer in layers.items()},
+        "watched": watched_layers(_bare(model)),
         "classes": None if classes is None else list(classes),
     }
     # weights that are gathered may not be in the model
@@ -223,6 +225,8 @@ def load_folder(
             ) from None
         without_nested_tensors(model, [module])
         model = _converted(model, name, module, entry, by_name)
+    for name, is_middle in record.get("watched", {}).items():
+        watch(model.get_submodule(name), is_middle=is_middle)
     model = wrap(recipe, model)
     # parts may have a type of their own
     stored = load_file(folder / WEIGHTS)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from kepsvgp.conversion.base import ConvertedAttention
+from kepsvgp.conversion.base import WATCH, ConvertedAttention
 from kepsvgp.errors import UserError
 
 # another sequence, a cache, rotated positions, and several sequences in one row
@@ -33,7 +33,7 @@ class HuggingFaceAttention(ConvertedAttention):
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
         """Whether `module` has these children, no others, a configuration, and is called so."""
-        names = {name for name, _ in module.named_children()}
+        names = {name for name, _ in module.named_children() if name != WATCH}
         if names != cls.children_names or not hasattr(module, "config"):
             return False
         arguments = list(inspect.signature(module.forward).parameters)

@@ -1,10 +1,12 @@
 """Where the trained query, key and value maps of an attention module are, told by its structure."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 # what libraries call them
 _SEPARATE = (
@@ -49,6 +51,28 @@ def find_maps(module: nn.Module) -> Maps | None:
     same_input = query.weight.shape[1] == key.weight.shape[1] == value.weight.shape[1]
     same_width = query.weight.shape == key.weight.shape
     return Maps(query, key, value, num_heads) if same_input and same_width else None
+
+
+def queries_and_keys(
+    module: nn.Module, x: Float[Tensor, "batch token dim"]
+) -> Float[Tensor, "batch head token feature"]:
+    """Queries of all heads, then keys of all, as the maps that `find_maps` knows make them now."""
+    names = next((each for each in _SEPARATE if _has(module, each)), None)
+    if names is not None:
+        parts = [getattr(module, name)(x) for name in names[:2]]
+    elif isinstance(module, nn.MultiheadAttention):
+        packed = F.linear(x, torch.as_tensor(module.in_proj_weight), module.in_proj_bias)
+        parts = packed.chunk(3, dim=-1)[:2]
+    else:
+        name = next(name for name in _PACKED if _has(module, (name,)))
+        parts = getattr(module, name)(x).chunk(3, dim=-1)[:2]
+    width = parts[0].shape[-1] // find_heads(module, parts[0].shape[-1])
+    heads = [each.unflatten(-1, (-1, width)).transpose(-2, -3) for each in parts]
+    return torch.cat(heads, dim=-3)
+
+
+def _has(module: nn.Module, names: Sequence[str]) -> bool:
+    return all(isinstance(getattr(module, name, None), nn.Module) for name in names)
 
 
 def find_heads(module: nn.Module, width: int) -> int:

@@ -69,7 +69,7 @@ class Pair(KEPAttention):
             found.append(self.first_token(x, mask, num_samples=samples))
             return torch.zeros_like(x)
 
-        first = _tokens_of(_plus(module, self, args, kwargs, output, draw))[:, :1]
+        first = _in_output(_plus(module, self, args, kwargs, output, draw))[:, :1]
         drawn = first + found[0].to(first.dtype)
         return _with_tokens(output, drawn.flatten(0, 1))
 
@@ -150,8 +150,8 @@ def _plus(
     draw: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Any:
     given = dict(zip(pair.arguments, args, strict=False)) | kwargs
-    tokens = _tokens(module, pair, given)
-    out = _tokens_of(output)
+    tokens = tokens_of(module, pair, given)
+    out = _in_output(output)
     if not isinstance(out, Tensor) or out.shape != tokens.shape:
         raise UserError(
             f"{type(module).__name__} must give as many tokens as it gets, of the same width; got "
@@ -164,7 +164,7 @@ def _plus(
     return _with_tokens(output, out + drawn.reshape(out.shape).to(out.dtype))
 
 
-def _tokens_of(output: Any) -> Any:
+def _in_output(output: Any) -> Any:
     return output[0] if isinstance(output, tuple | list) else output
 
 
@@ -176,7 +176,8 @@ def _with_tokens(output: Any, tokens: Tensor) -> Any:
     return make([tokens, *output[1:]])
 
 
-def _tokens(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:
+def tokens_of(module: nn.Module, pair: Any, given: Mapping[str, Any]) -> Tensor:
+    """The tokens that enter self-attention; attention to any others is refused."""
     tokens = given.get(pair.arguments[0])
     others = [name for name in _OTHERS if given.get(name) is not None]
     if isinstance(module, nn.MultiheadAttention):

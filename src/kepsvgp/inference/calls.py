@@ -156,7 +156,7 @@ def _with_draws(
     for sample in range(num_samples):
         own = {layer: u[sample : sample + 1] for layer, u in draws.items()}
         # what is observed is the same in every sample
-        with use_draws(own), observing(None) if sample > 0 else nullcontext():
+        with use_draws(own), observing([]) if sample > 0 else nullcontext():
             logits.append(call(sampled, inputs))
         if sample == 0 and isinstance(sampled, Sampled) and len(draws) == 1:
             found = _of_first_tokens(sampled, inputs, draws, logits[0])
@@ -170,7 +170,7 @@ def _of_first_tokens(
 ) -> Float[Tensor, "sample example class"] | None:
     """All samples at once, if what follows the draws reads the first token alone."""
     num_samples = len(next(iter(draws.values())))
-    with use_draws(draws), observing(None):
+    with use_draws(draws), observing([]):
         found = sampled.first_tokens(lambda model: call(model, inputs), num_samples)
     if found is None or found.shape != (num_samples * len(first), *first.shape[1:]):
         return None

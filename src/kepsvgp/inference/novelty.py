@@ -1,7 +1,7 @@
 """Shows a trained model what is familiar, so that it can tell what is not.
 
-One pass over unlabelled training inputs gives the moments of what enters the last attention
-layer; see `kepsvgp.maths.novelty` for the formulas and docs/method.md for the score.
+One pass over unlabelled training inputs gives the moments of what enters three attention layers;
+see `kepsvgp.maths.novelty` for the formulas and docs/method.md for the score.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,11 +13,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
+from kepsvgp.attention.novelty import (
+    Novelty,
+    Tokens,
+    last_attention,
+    middle_of,
+    observed_layers,
+    observing,
+)
 from kepsvgp.errors import UserError, told
 from kepsvgp.inference.mode import evaluating
 from kepsvgp.inference.observed import uncompiled
 from kepsvgp.inference.prediction import answer, call, to_device
+from kepsvgp.maths.novelty import Moments, moments
 
 # fewer say nothing about the tail
 FEWEST = 20
@@ -62,17 +70,17 @@ def fit_novelty(
     kept: list[Any] = []
     stride = 1
     try:
-        moments = None
+        sums: list[Moments] = []
         for number, inputs in enumerate(_inputs(batches, device)):
             new = _moments(model, inputs)
-            moments = new if moments is None else tuple(map(add, moments, new))
+            sums = [*map(add, sums, new)] if sums else new
             if number % stride == 0:
                 kept.append(inputs)
             if len(kept) > KEPT:
                 kept, stride = kept[::2], 2 * stride
-        if moments is None:
+        if not sums:
             raise UserError("batches must hold at least one example; got none.")
-        layer.novelty = Novelty.from_moments(*moments).to(next(layer.parameters()).device)
+        layer.novelty = Novelty.from_moments(sums[0], sums[1:]).to(next(layer.parameters()).device)
         held_out = kept if calibration is None else _inputs(calibration, device)
         parts = torch.cat([_parts(model, inputs, num_samples, seed) for inputs in held_out])
         layer.novelty = _standardised(layer.novelty, parts, calibrate=calibration is not None)
@@ -98,16 +106,21 @@ def _inputs(batches: Iterable[Any], device: torch.device | None) -> Iterator[Any
 
 
 @torch.no_grad()
-def _moments(model: nn.Module, inputs: Any) -> Any:
-    seen: list[Tokens] = []
-    with (
-        evaluating(model) as evaluated,
-        observing(last_attention(evaluated), seen.append),
-        uncompiled(evaluated),
-    ):
-        call(evaluated, inputs)
-    found = [tokens.moments() for tokens in seen]
-    return tuple(reduce(add, each) for each in zip(*found, strict=True))
+def _moments(model: nn.Module, inputs: Any) -> list[Moments]:
+    """Of the features at the middle layer, and of the mean tokens at each."""
+    with evaluating(model) as evaluated:
+        layers = observed_layers(evaluated)
+        features: list[Moments] = []
+        means: list[list[Moments]] = [[] for _ in layers]
+
+        def see(place: int, tokens: Tokens) -> None:
+            means[place].append(moments(tokens.mean))
+            if place == middle_of(len(layers)):
+                features.append(tokens.feature_moments())
+
+        with observing(layers, see), uncompiled(evaluated):
+            call(evaluated, inputs)
+    return [reduce(add, each) for each in (features, *means)]
 
 
 def _parts(

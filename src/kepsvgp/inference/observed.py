@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer
-from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observing
+from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observed_layers, observing
 from kepsvgp.inference.mode import is_bound
 
 
@@ -18,7 +18,7 @@ class Observed(NamedTuple):
 
     logits: Float[Tensor, "sample example class"]
     parts: Float[Tensor, "example part"] | None = None
-    """Leverage, distance of the input, and energy, where `fit_novelty` was called."""
+    """What `Novelty` sums up, where `fit_novelty` was called."""
     novelty: Novelty | None = None
 
     def scores(self) -> dict[str, Tensor]:
@@ -35,29 +35,31 @@ def observed(
 ) -> Observed:
     """The logits that `sample` gives, with the parts of the model's novelty if it has one.
 
-    The layer is looked at once for all samples. Where draws come before it its input is random,
-    and compiled code shows nothing: there it is looked at while `mean` runs, one more pass in
-    which every draw is at its mean.
+    The layers are looked at once for all samples. Where draws come before one its input is
+    random, and compiled code shows nothing: there they are looked at while `mean` runs, one more
+    pass in which every draw is at its mean.
     """
-    layer = last_attention(model)
-    if layer is None or layer.novelty is None:
+    layers, last = observed_layers(model), last_attention(model)
+    if last is None or last.novelty is None:
         return Observed(sample())
-    novelty, seen = layer.novelty, []
+    novelty, seen = last.novelty, [[] for _ in layers]
 
-    def see(tokens: Tokens) -> None:
-        seen.append(novelty.parts(tokens))
+    def see(place: int, tokens: Tokens) -> None:
+        seen[place].append(novelty.parts(place, tokens))
 
-    with observing(None if _draws_before(model, layer) else layer, see):
+    are_random = any(_draws_before(model, layer) for layer in layers)
+    with observing([] if are_random else layers, see):
         logits = sample()
-    if not seen and mean is not None:
-        with observing(layer, see), uncompiled(model):
+    if not all(seen) and mean is not None:
+        seen = [[] for _ in layers]
+        with observing(layers, see), uncompiled(model):
             mean()
-    if not seen:
+    if not all(seen):
         return Observed(logits)
-    parts = _of_examples(seen, logits)
+    parts = [_of_examples(each, logits) for each in seen]
     # of the mean over the draws: they may be others, or none, than those of the calibration
     energy = -logits.detach().float().mean(dim=0).logsumexp(dim=-1)
-    return Observed(logits, torch.cat([parts, energy.unsqueeze(-1)], dim=-1), novelty)
+    return Observed(logits, torch.cat([*parts, energy.unsqueeze(-1)], dim=-1), novelty)
 
 
 def _of_examples(

@@ -110,8 +110,8 @@ def fit_posterior(
         tau, scores = _by_validation(model, found.matrices, held_out)
     else:
         tau = _by_evidence(layers, found)
-    if held_out is None:
-        _warn(found.information, tau, is_chosen=prior_precision is None)
+    if held_out is None and prior_precision is None:
+        _warn(found.information, tau)
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
         layer.rescale(tau**0.5)
@@ -228,14 +228,14 @@ def _by_evidence(layers: Sequence[KEPAttention], found: _Matrices) -> float:
     return max(PRECISIONS, key=evidence)
 
 
-def _warn(information: float, tau: float, *, is_chosen: bool) -> None:
-    """Of a posterior that the examples make as wide as the prior, or their evidence a point."""
+def _warn(information: float, tau: float) -> None:
+    """Of a posterior that the evidence makes as wide as the prior, or a point."""
     if information < SATURATED:
         found = (
             "predicted with certainty, so that they determine next to nothing and the "
             "posterior would be the prior"
         )
-    elif is_chosen and tau == PRECISIONS[-1]:
+    elif tau == PRECISIONS[-1]:
         found = "fitted as well by the mean alone, so that the evidence leaves no spread"
     else:
         return
