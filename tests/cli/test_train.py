@@ -20,6 +20,9 @@ def test_train_leaves_a_measured_run(config, tmp_path, capsys) -> None:
     last = run.history()[-1]["val"]
     assert metrics["last"]["kep"]["val"]["nll"] == last["nll"]
     printed = capsys.readouterr()
+    layers = run.inspection().layers
+    activity = next(layer.activity for layer in layers if layer.activity is not None)
+    assert f"{activity.word}: d_eff {activity.effective_dimension:.1f}" in printed.out
     assert "run folder" in printed.out
     assert "epoch 2/2" in printed.err
 

@@ -71,14 +71,18 @@ def train(
 
 
 def _show_activity(run: "RunFolder", benchmark: "Benchmark") -> None:
-    """Whether the KEP layers do anything, and what to do where they do not."""
+    """Whether the KEP layers do anything, and what to do where they do not; the page shows it."""
+    from kepsvgp.attention.kep import KEPAttention
     from kepsvgp.cli.inspect import describe
     from kepsvgp.inference.activity import ADVICE
-    from kepsvgp.ops.device import find_device
-    from kepsvgp.paper.inspection import measure_activity
+    from kepsvgp.paper.inspection import inspect_run
 
-    model = run.model().to(find_device(run.config().train.device, is_binding=False))
-    for name, found in measure_activity(model, benchmark).items():
-        typer.echo(f"{name}: {describe(found)}")
-        if ADVICE[found.word]:
-            typer.echo(f"warning: {name} is {found.word}: {ADVICE[found.word]}.", err=True)
+    if not any(isinstance(module, KEPAttention) for module in run.model().modules()):
+        return
+    for layer in inspect_run(run, benchmark).layers:
+        if layer.activity is None:
+            continue
+        typer.echo(f"{layer.name}: {describe(layer.activity)}")
+        word = layer.activity.word
+        if ADVICE[word]:
+            typer.echo(f"warning: {layer.name} is {word}: {ADVICE[word]}.", err=True)
