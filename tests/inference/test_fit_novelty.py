@@ -197,6 +197,14 @@ def test_novelty_goes_with_the_weights(name: str, tmp_path: Path) -> None:
         assert_close(answered(load_pretrained(tmp_path), batch(99)).novelty, expected.novelty)
 
 
+def test_novelty_of_an_earlier_version_is_left_out_with_a_warning() -> None:
+    model, batch = fitted("msp")
+    old = {name.replace("input_mean_0", "input_mean"): v for name, v in model.state_dict().items()}
+    with pytest.warns(UserWarning, match="fit it again"):
+        model.load_state_dict(old)
+    assert answered(model, batch(99)).novelty is None
+
+
 def test_novelty_stays_in_float32_whatever_becomes_of_the_model() -> None:
     model, batch = fitted("kep")
     layer = last_attention(model.to(torch.bfloat16))

@@ -1,5 +1,6 @@
 """What an attention layer keeps of the inputs of its training, to tell how foreign others are."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -150,6 +151,11 @@ class ObservedAttention(nn.Module):
     ) -> None:
         start = f"{prefix}novelty."
         stored = {k.removeprefix(start): v for k, v in state_dict.items() if k.startswith(start)}
+        if stored and "input_mean_0" not in stored:
+            warnings.warn("novelty of an earlier version is left out: fit it again.", stacklevel=2)
+            for name in stored:
+                del state_dict[start + name]
+            stored = {}
         if any(name.startswith(prefix) for name in state_dict):
             # it is of certain weights: others bring their own, or none
             device = next(self.parameters()).device
