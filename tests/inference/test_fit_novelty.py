@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from kepsvgp import Prediction, convert, fit_novelty, load_pretrained, predict, save_pretrained
-from kepsvgp.attention.novelty import Novelty, ObservedAttention, last_attention, observed_layers
+from kepsvgp.attention.novelty import Novelty, ObservedAttention, last_attention, looked_at
 from kepsvgp.config.sections import ModelConfig
 from kepsvgp.errors import UserError
 from kepsvgp.inference.abstention import Abstainer
@@ -97,8 +97,8 @@ def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
     model, batch = make(name)
     train, held_out = [batch(seed) for seed in range(5)], [batch(seed) for seed in range(5, 9)]
     fit_novelty(model, train, calibration=held_out)
-    layers = observed_layers(model)
-    maps = maps_of(model, layers[(len(layers) - 1) // 2])
+    layers, middle = looked_at(model)
+    maps = maps_of(model, layers[middle])
 
     def features(tokens: Tensor) -> Tensor:
         qk = tokens @ maps[:, :-1].T + maps[:, -1]
@@ -110,7 +110,7 @@ def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
         )
 
     known = [seen_tokens(model, layer, train) for layer in layers]
-    phi = features(torch.cat(known[(len(layers) - 1) // 2]))
+    phi = features(torch.cat(known[middle]))
     second = torch.stack([phi[:, h].T @ phi[:, h] / len(phi) for h in range(4)])
     means = [torch.stack([t.mean(0) for t in each]).double() for each in known]
 
@@ -123,7 +123,7 @@ def test_novelty_is_what_loops_over_the_tokens_give(name: str) -> None:
         ])  # fmt: skip
         rows = []
         for n, e in enumerate(energy):
-            f = features(tokens[(len(layers) - 1) // 2][n])
+            f = features(tokens[middle][n])
             lever = [
                 (f[t, h] @ inverse(second[h]) @ f[t, h]) for t in range(len(f)) for h in range(4)
             ]
@@ -292,7 +292,10 @@ def test_predictions_keep_their_novelty(tmp_path: Path) -> None:
 
 def test_false_alarms_are_promised_on_inputs_that_gave_no_scale() -> None:
     generator = torch.Generator().manual_seed(0)
-    empty = Novelty(center=torch.zeros(3), scale=torch.ones(3), calibration=torch.zeros(0))
+    empty = Novelty(
+        center=torch.zeros(3), scale=torch.ones(3), calibration=torch.zeros(0),
+        qk_precision_0=torch.zeros(1),
+    )  # fmt: skip
     rates: dict[bool, list[Tensor]] = {False: [], True: []}
     for _ in range(400):
         parts = torch.randn(40 + 500, 3, generator=generator).exp()

@@ -40,6 +40,9 @@ class Tokens(NamedTuple):
         return moments(self.features.transpose(0, 1).flatten(1, 2), is_real)
 
 
+_QK = "qk_precision_"
+
+
 class Novelty(nn.Module):
     """How foreign an input is to a model, seen at its first, middle and last attention layer.
 
@@ -49,7 +52,6 @@ class Novelty(nn.Module):
     the model.
     """
 
-    qk_precision: Float[Tensor, "pair feature feature"]
     center: Float[Tensor, " part"]
     scale: Float[Tensor, " part"]
     calibration: Float[Tensor, " example"]
@@ -61,11 +63,11 @@ class Novelty(nn.Module):
             self.register_buffer(name, value)
 
     @classmethod
-    def from_moments(cls, features: Moments, means: Sequence[Moments]) -> "Novelty":
+    def from_moments(cls, middle: int, features: Moments, means: Sequence[Moments]) -> "Novelty":
         """Parts that are neither standardised nor calibrated yet."""
         none = features.total.new_zeros(len(means) + 2)
         buffers = {
-            "qk_precision": precision(features.second_moment),
+            f"{_QK}{middle}": precision(features.second_moment),
             "center": none,
             "scale": none + 1,
             "calibration": none[:0],
@@ -77,8 +79,8 @@ class Novelty(nn.Module):
 
     @property
     def middle(self) -> int:
-        """The place of the middle layer among those that are looked at."""
-        return middle_of(len(self.center) - 2)
+        """The place of the middle layer among those that are looked at, which names its buffer."""
+        return next(int(name[len(_QK) :]) for name in self._buffers if name.startswith(_QK))
 
     def parts(self, place: int, tokens: Tokens) -> Float[Tensor, "sequence part"]:
         """What is seen at one layer: the distance of the mean token, after any leverage.
@@ -88,7 +90,7 @@ class Novelty(nn.Module):
         mean, precision = (getattr(self, f"input_{each}_{place}") for each in ("mean", "precision"))
         found = [leverage(tokens.mean - mean, precision)]
         if place == self.middle:
-            by_pair = mean_leverage(tokens.features, self.qk_precision, tokens.mask)
+            by_pair = mean_leverage(tokens.features, getattr(self, f"{_QK}{place}"), tokens.mask)
             found = [by_pair.mean(dim=1), *found]
         return torch.stack(found, dim=-1)
 
@@ -125,6 +127,8 @@ class ObservedAttention(nn.Module):
     novelty: Novelty | None
     is_middle: bool = False
     """Whether it is the middle one of a model that does not list all of its layers."""
+    is_shown: bool = True
+    """Whether it has anything to show: one that is never called has not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,13 +189,23 @@ def observing(
         _OBSERVER.reset(token)
 
 
-def observed_layers(model: nn.Module) -> list[ObservedAttention]:
+class Looked(NamedTuple):
     """The first, the middle and the last layer of those that can be observed, each once."""
+
+    layers: list[ObservedAttention]
+    middle: int
+    """The place of the middle one."""
+
+
+def looked_at(model: nn.Module) -> Looked:
+    """The layers of a model at which novelty looks; none where there is no attention of ours."""
     layers, last = _all_layers(model), last_attention(model)
     if last is None:
-        return []
-    middle = next((each for each in layers if each.is_middle), layers[middle_of(len(layers))])
-    return list(dict.fromkeys([layers[0], middle, last]))
+        return Looked([], 0)
+    # the lower one of two
+    middle = next((each for each in layers if each.is_middle), layers[(len(layers) - 1) // 2])
+    chosen = list(dict.fromkeys([layers[0], middle, last]))
+    return Looked(chosen, chosen.index(middle))
 
 
 def last_attention(model: nn.Module) -> ObservedAttention | None:
@@ -201,9 +215,5 @@ def last_attention(model: nn.Module) -> ObservedAttention | None:
 
 
 def _all_layers(model: nn.Module) -> list[ObservedAttention]:
-    return [module for module in used_modules(model) if isinstance(module, ObservedAttention)]
-
-
-def middle_of(count: int) -> int:
-    """The place of the middle one, the lower of two."""
-    return (count - 1) // 2
+    layers = [module for module in used_modules(model) if isinstance(module, ObservedAttention)]
+    return [layer for layer in layers if layer.is_shown]

@@ -226,7 +226,7 @@ def load_folder(
         without_nested_tensors(model, [module])
         model = _converted(model, name, module, entry, by_name)
     for name, is_middle in record.get("watched", {}).items():
-        watch(model.get_submodule(name), is_middle=is_middle)
+        watch(model, name, is_middle=is_middle)
     model = wrap(recipe, model)
     # parts may have a type of their own
     stored = load_file(folder / WEIGHTS)

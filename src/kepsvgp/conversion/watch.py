@@ -7,17 +7,20 @@ module show what enters it, while somebody looks, and change nothing.
 
 import inspect
 import re
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
 from kepsvgp.attention.base import used_module
-from kepsvgp.attention.novelty import ObservedAttention, middle_of
+from kepsvgp.attention.novelty import ObservedAttention
 from kepsvgp.conversion.base import WATCH
 from kepsvgp.conversion.maps import queries_and_keys
 from kepsvgp.conversion.masks import sequences
 from kepsvgp.conversion.mean import converted_layers, tokens_of
 from kepsvgp.conversion.selection import candidates
+from kepsvgp.conversion.torch_nn import without_nested_tensors
+from kepsvgp.errors import UserError
 
 
 class Watch(ObservedAttention):
@@ -37,13 +40,16 @@ def watch_others(model: nn.Module) -> None:
     kind = re.sub(r"\d+", "#", last)
     names = [c.name for c in candidates(model, "attention") if re.sub(r"\d+", "#", c.name) == kind]
     if last in names:
-        middle = names[middle_of(len(names))]
+        # the lower one of two
+        middle = names[(len(names) - 1) // 2]
         for name in dict.fromkeys([names[0], middle]):
-            watch(model.get_submodule(name), is_middle=name == middle)
+            watch(model, name, is_middle=name == middle)
 
 
-def watch(module: nn.Module, *, is_middle: bool) -> None:
+def watch(model: nn.Module, name: str, *, is_middle: bool) -> None:
     """Looks at a module, converted or not."""
+    module = model.get_submodule(name)
+    without_nested_tensors(model, [module])
     layer = _observed(module)
     if layer is None:
         layer = Watch(tuple(inspect.signature(module.forward).parameters))
@@ -58,7 +64,7 @@ def watched_layers(model: nn.Module) -> dict[str, bool]:
     return {
         name: layer.is_middle
         for name, layer in layers
-        if layer is not None and (isinstance(layer, Watch) or layer.is_middle)
+        if layer is not None and layer.is_shown and (isinstance(layer, Watch) or layer.is_middle)
     }
 
 
@@ -72,7 +78,10 @@ def _observed(module: nn.Module) -> ObservedAttention | None:
 def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The hook: shows what enters the module to whom observes it."""
     layer: Any = module._modules.get(WATCH)
-    if layer is not None and layer.is_observed:
-        given = dict(zip(layer.arguments, args, strict=False)) | kwargs
+    if layer is None or not layer.is_observed:
+        return
+    given = dict(zip(layer.arguments, args, strict=False)) | kwargs
+    # nobody asked for this layer: where it cannot be read, others are
+    with suppress(UserError):
         x, mask = sequences(module, tokens_of(module, layer, given), given)
         layer.observe(x, lambda: queries_and_keys(module, x), mask)

@@ -17,8 +17,7 @@ from kepsvgp.attention.novelty import (
     Novelty,
     Tokens,
     last_attention,
-    middle_of,
-    observed_layers,
+    looked_at,
     observing,
 )
 from kepsvgp.errors import UserError, told
@@ -72,7 +71,7 @@ def fit_novelty(
     try:
         sums: list[Moments] = []
         for number, inputs in enumerate(_inputs(batches, device)):
-            new = _moments(model, inputs)
+            new = _moments(model, inputs, may_leave_out=not sums)
             sums = [*map(add, sums, new)] if sums else new
             if number % stride == 0:
                 kept.append(inputs)
@@ -80,7 +79,9 @@ def fit_novelty(
                 kept, stride = kept[::2], 2 * stride
         if not sums:
             raise UserError("batches must hold at least one example; got none.")
-        layer.novelty = Novelty.from_moments(sums[0], sums[1:]).to(next(layer.parameters()).device)
+        layer.novelty = Novelty.from_moments(looked_at(model).middle, sums[0], sums[1:]).to(
+            next(layer.parameters()).device
+        )
         held_out = kept if calibration is None else _inputs(calibration, device)
         parts = torch.cat([_parts(model, inputs, num_samples, seed) for inputs in held_out])
         layer.novelty = _standardised(layer.novelty, parts, calibrate=calibration is not None)
@@ -106,20 +107,30 @@ def _inputs(batches: Iterable[Any], device: torch.device | None) -> Iterator[Any
 
 
 @torch.no_grad()
-def _moments(model: nn.Module, inputs: Any) -> list[Moments]:
+def _moments(model: nn.Module, inputs: Any, *, may_leave_out: bool) -> list[Moments]:
     """Of the features at the middle layer, and of the mean tokens at each."""
     with evaluating(model) as evaluated:
-        layers = observed_layers(evaluated)
+        layers, middle = looked_at(evaluated)
         features: list[Moments] = []
         means: list[list[Moments]] = [[] for _ in layers]
 
         def see(place: int, tokens: Tokens) -> None:
             means[place].append(moments(tokens.mean))
-            if place == middle_of(len(layers)):
+            if place == middle:
                 features.append(tokens.feature_moments())
 
         with observing(layers, see), uncompiled(evaluated):
             call(evaluated, inputs)
+    silent = [layer for layer, seen in zip(looked_at(model).layers, means, strict=True) if not seen]
+    if silent:
+        if not may_leave_out or last_attention(model) in silent:
+            raise UserError(
+                "every batch must go through the converted layers; one did not. Give inputs of "
+                "one kind, or convert a layer that all go through."
+            )
+        for layer in silent:
+            layer.is_shown = False
+        return _moments(model, inputs, may_leave_out=True)
     return [reduce(add, each) for each in (features, *means)]
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.base import PenalisedLayer
-from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, observed_layers, observing
+from kepsvgp.attention.novelty import Novelty, Tokens, last_attention, looked_at, observing
 from kepsvgp.inference.mode import is_bound
 
 
@@ -39,7 +39,7 @@ def observed(
     random, and compiled code shows nothing: there they are looked at while `mean` runs, one more
     pass in which every draw is at its mean.
     """
-    layers, last = observed_layers(model), last_attention(model)
+    layers, last = looked_at(model).layers, last_attention(model)
     if last is None or last.novelty is None:
         return Observed(sample())
     novelty, seen = last.novelty, [[] for _ in layers]
