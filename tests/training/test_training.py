@@ -442,7 +442,8 @@ def test_batches_for_a_gpu_are_pinned_and_not_waited_for(
     monkeypatch.setattr(training, "batches", lambda *_, **given: asked.update(given) or ())
     monkeypatch.setattr(training, "send_to_device", lambda parts, to, **g: asked.update(g) or parts)
     accelerator = SimpleNamespace(process_index=0, num_processes=1, device=device)
-    session: Any = SimpleNamespace(
+    session = object.__new__(training._Session)
+    vars(session).update(
         config=small(), benchmark=digits, batch_size=32, accelerator=accelerator,
         model=torch.nn.Identity(),
     )  # fmt: skip

@@ -124,7 +124,7 @@ def _judged(layer: KEPAttention, total: _Sums, num_train: int) -> Activity:
     allowed, epistemic = size / (2 * num_train), total.posterior / total.count
     factor = _factor(layer)
     # KL(N(m, L Lᵀ) ‖ N(m, I)), and that of an honest covariance (I + G)⁻¹
-    kl = svgp.inducing_kl(torch.zeros_like(layer.v_mean), factor).item()
+    kl = svgp.inducing_kl(torch.zeros_like(layer.v_mean), factor.unsqueeze(0)).item()
     honest = 0.5 * (spectrum.log1p() - spectrum / (1 + spectrum)).sum()
     word: Word = "active"
     if size < LEAST_DIMENSION:
