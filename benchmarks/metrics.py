@@ -23,8 +23,6 @@ def contests(options: Options) -> Iterator[Contest]:
 
     def everything() -> None:
         metrics.all_metrics(probs, labels)
-        metrics.ece_classwise(probs, labels)
-        metrics.ece_adaptive(probs, labels)
         metrics.ood_metrics(numbers[:half], numbers[half:], positive="out")
 
     threads = torch.get_num_threads()

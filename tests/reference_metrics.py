@@ -82,27 +82,6 @@ def binned_error(values: Sequence[float], hits: Sequence[bool], num_bins: int) -
     return total
 
 
-def ece_equal_mass(values: Sequence[float], hits: Sequence[bool], num_bins: int) -> float:
-    """Calibration error over bins of N/num_bins examples, each example cut in num_bins pieces.
-
-    Tied examples are replaced by their average before the cut.
-    """
-    total = 0.0
-    pieces = []
-    for value, _ in sorted(zip(values, hits, strict=True), key=lambda pair: -pair[0]):
-        tied = [h for v, h in zip(values, hits, strict=True) if v == value]
-        pieces += [value - sum(tied) / len(tied)] * num_bins
-    for b in range(num_bins):
-        total += abs(sum(pieces[b * len(values) : (b + 1) * len(values)]) / num_bins)
-    return total / len(values)
-
-
 def binomial_tail(errors: int, size: int, rate: float) -> float:
     """Probability of at most `errors` of `size` at the given error rate."""
     return sum(math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(errors + 1))
-
-
-def adaptive_set_score(probs: Sequence[float], label: int) -> float:
-    """Probability of the labels that rank before `label`, and its own."""
-    order = sorted(range(len(probs)), key=lambda c: (-probs[c], c))
-    return sum(probs[c] for c in order[: order.index(label) + 1])

@@ -19,39 +19,28 @@ def draw_probs(size: int, num_classes: int, seed: int = 0) -> tuple[Tensor, Tens
     return logits.softmax(-1), torch.randint(num_classes, (size,), generator=generator)
 
 
-def check_errors(probs: Tensor, labels: Tensor, num_bins: int) -> None:
-    """The three calibration errors against loops."""
+def check_ece(probs: Tensor, labels: Tensor, num_bins: int) -> None:
+    """The calibration error against loops."""
     confidence, predicted = probs.max(1)
-    right, num_classes = (predicted == labels).tolist(), probs.shape[1]
-    by_class = [
-        reference.binned_error(probs[:, c].tolist(), (labels == c).tolist(), num_bins)
-        for c in range(num_classes)
-    ]
-    expected = {
-        metrics.ece: reference.binned_error(confidence.tolist(), right, num_bins),
-        metrics.ece_adaptive: reference.ece_equal_mass(confidence.tolist(), right, num_bins),
-        metrics.ece_classwise: sum(by_class) / num_classes,
-    }
-    for metric, value in expected.items():
-        assert metric(probs, labels, num_bins=num_bins) == pytest.approx(value, abs=1e-12)
+    right = (predicted == labels).tolist()
+    expected = reference.binned_error(confidence.tolist(), right, num_bins)
+    assert metrics.ece(probs, labels, num_bins=num_bins) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("size", "num_classes"), [(1, 2), (7, 3), (101, 2), (211, 5)])
 @pytest.mark.parametrize("num_bins", [1, 4, 15])
-def test_calibration_errors_match_loops(size: int, num_classes: int, num_bins: int) -> None:
-    check_errors(*draw_probs(size, num_classes), num_bins)
+def test_ece_matches_loops(size: int, num_classes: int, num_bins: int) -> None:
+    check_ece(*draw_probs(size, num_classes), num_bins)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=20))
-def test_calibration_errors_of_values_on_the_edges_match_loops(
-    pairs: list[tuple[int, int]],
-) -> None:
+def test_ece_of_values_on_the_edges_matches_loops(pairs: list[tuple[int, int]]) -> None:
     table = torch.tensor([[6, 1, 1], [4, 4, 0], [8, 0, 0], [3, 3, 2], [1, 6, 1]]).double() / 8
     probs = table[[row for row, _ in pairs]]
     labels = torch.tensor([label for _, label in pairs])
     # eighths are edges of 2, 4 and 8 bins
     for num_bins in (2, 3, 4, 8, 15):
-        check_errors(probs, labels, num_bins)
+        check_ece(probs, labels, num_bins)
 
 
 def test_proper_scores_match_scikit_learn() -> None:
@@ -86,9 +75,6 @@ def test_probabilities_of_exactly_zero_and_one_have_finite_scores() -> None:
     assert metrics.nll(probs, torch.arange(3)) == 0.0
     assert metrics.brier(probs, labels) == pytest.approx(2 / 3)
     assert metrics.ece(probs, labels) == pytest.approx(1 / 3)
-    assert metrics.ece_adaptive(probs, labels) == pytest.approx(1 / 3)
-    # class 0: one of its two is foretold, class 2 once too often
-    assert metrics.ece_classwise(probs, labels) == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
 
 
 def test_brier_keeps_its_precision_near_certainty_in_float32() -> None:
@@ -116,5 +102,4 @@ def test_metrics_leave_their_input_as_it_was() -> None:
     probs, labels = draw_probs(11, 3)
     before = probs.clone()
     metrics.all_metrics(probs, labels)
-    metrics.ece_classwise(probs, labels)
     assert_close(probs, before, rtol=0, atol=0)

@@ -123,95 +123,10 @@ def test_threshold_for_risk_accepts_tied_examples_together() -> None:
     assert chosen.coverage == 0.5
 
 
-NUM_CLASSES, CALIBRATION, TEST = 5, 20, 50
-
-
-def draw_miscalibrated(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Over-confident probabilities: labels follow the softmax at three times the temperature."""
-    size = CALIBRATION + TEST
-    logits = 3 * torch.randn(size, NUM_CLASSES, generator=generator, dtype=torch.float64)
-    labels = torch.multinomial((logits / 3).softmax(-1), 1, generator=generator)[:, 0]
-    return logits.softmax(-1), labels
-
-
-def covered(generator: torch.Generator, *, randomized: bool, allow_empty: bool) -> Tensor:
-    """Share of test labels in their sets, for each repeat."""
-    shares = []
-    for _ in range(REPEATS):
-        probs, labels = draw_miscalibrated(generator)
-        rule = metrics.fit_conformal(
-            probs[:CALIBRATION],
-            labels[:CALIBRATION],
-            0.9,
-            randomized=randomized,
-            generator=generator,
-        )
-        sets = metrics.conformal_sets(
-            rule, probs[CALIBRATION:], allow_empty=allow_empty, generator=generator
-        )
-        shares.append(sets.gather(1, labels[CALIBRATION:, None]).double().mean())
-    return torch.stack(shares)
-
-
-def test_randomized_conformal_sets_cover_exactly_as_promised(generator: torch.Generator) -> None:
-    shares = covered(generator, randomized=True, allow_empty=True)
-    # the ⌈21 · 0.9⌉ = 19th of 20 scores, so a new one is below it with probability 19/21
-    error = shares.std() / math.sqrt(REPEATS)
-    assert abs(shares.mean() - 19 / 21) <= 4 * error
-    # the error is small enough to tell the 18th or 20th score from the 19th
-    assert 4 * error < 1 / 21
-
-
-@pytest.mark.parametrize("allow_empty", [True, False])
-def test_plain_conformal_sets_cover_at_least_as_promised(generator, allow_empty: bool) -> None:
-    shares = covered(generator, randomized=False, allow_empty=allow_empty)
-    error = shares.std() / math.sqrt(REPEATS)
-    assert shares.mean() >= 19 / 21 - 4 * error
-    assert 4 * error < 1 / 21
-
-
-def test_plain_conformal_sets_match_loops(generator: torch.Generator) -> None:
-    probs, labels = draw_miscalibrated(generator)
-    scores = sorted(
-        reference.adaptive_set_score(row, y)
-        for row, y in zip(probs.tolist(), labels.tolist(), strict=True)
-    )
-    # ⌈71 · 0.8⌉ = 57
-    rule = metrics.fit_conformal(probs, labels, 0.8)
-    assert rule.threshold == pytest.approx(scores[56], abs=1e-12)
-    sets = metrics.conformal_sets(rule, probs, allow_empty=True)
-    for row, members in zip(probs.tolist(), sets.tolist(), strict=True):
-        expected = [
-            reference.adaptive_set_score(row, c) <= rule.threshold + 1e-12
-            for c in range(NUM_CLASSES)
-        ]
-        assert members == expected
-
-
-def test_conformal_sets_hold_every_label_when_calibration_is_too_small() -> None:
-    probs, labels = torch.tensor([[0.7, 0.3]] * 8), torch.zeros(8, dtype=torch.long)
-    rule = metrics.fit_conformal(probs, labels, 0.9)
-    assert rule.threshold == math.inf
-    assert metrics.conformal_sets(rule, probs).all()
-    # nine examples suffice: ⌈10 · 0.9⌉ = 9
-    rule = metrics.fit_conformal(torch.cat([probs, probs[:1]]), torch.zeros(9).long(), 0.9)
-    assert rule.threshold == pytest.approx(0.7)
-
-
-def test_conformal_sets_hold_the_most_probable_label_unless_told_otherwise() -> None:
-    rule = metrics.ConformalRule(threshold=0.5, randomized=False)
-    probs = torch.tensor([[0.9, 0.1], [0.45, 0.55]])
-    expected = torch.tensor([[True, False], [False, True]])
-    assert torch.equal(metrics.conformal_sets(rule, probs), expected)
-    assert not metrics.conformal_sets(rule, probs, allow_empty=True).any()
-
-
 @pytest.mark.parametrize("coverage", [-0.1, 1.1])
 def test_selective_prediction_refuses_impossible_wishes(coverage: float) -> None:
     confidence, correct = torch.ones(2), torch.tensor([True, False])
     with pytest.raises(UserError, match="coverage must lie in"):
         metrics.threshold_for_coverage(confidence, coverage)
-    with pytest.raises(UserError, match="coverage must lie in"):
-        metrics.fit_conformal(torch.ones(2, 1), torch.zeros(2).long(), coverage)
     with pytest.raises(UserError, match="risk and delta must lie in"):
         metrics.threshold_for_risk(confidence, correct, coverage)

@@ -13,7 +13,7 @@ from commands import call
 from kepsvgp.data.sets import ood
 from kepsvgp.files import CheckedFolder
 from kepsvgp.inference.prediction import Prediction
-from kepsvgp.metrics import all_metrics, ood_auroc
+from kepsvgp.metrics import all_metrics, ood_metrics
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import claims
 from kepsvgp.paper.cells import UNDEFINED, Missing, NumberCell, Reader, Reason, _by_score, fill
@@ -155,14 +155,14 @@ def test_shift_cells_are_means_over_all_corruptions(swept) -> None:
 def test_ood_cells_are_told_from_the_test_set_by_confidence(swept) -> None:
     cells, reader, row = read(swept, "table3", "mc_dropout")
     familiar, foreign = (reader.prediction(row, 0, s) for s in ("test", "ood/photographs"))
-    expected = ood_auroc(-familiar.confidence, -foreign.confidence, positive="in")
+    expected = ood_metrics(-familiar.confidence, -foreign.confidence, positive="in")["ood_auroc"]
     assert cells["mc_dropout", "ood_auroc/photographs"].values[0] == pytest.approx(expected)
 
 
 def test_ood_cells_of_other_scores_are_what_the_runs_measured(swept) -> None:
     cells, reader, row = read(swept, "table3", "kep/novelty")
     familiar, foreign = (reader.prediction(row, 1, s) for s in ("test", "ood/photographs"))
-    expected = ood_auroc(familiar.novelty, foreign.novelty, positive="out")
+    expected = ood_metrics(familiar.novelty, foreign.novelty, positive="out")["ood_auroc"]
     assert cells["kep/novelty", "ood_auroc/photographs"].values[1] == pytest.approx(expected)
     measured = reader.metrics(row, 1)["ood/photographs"]
     found = cells["msp/vim", "ood_aupr/photographs"].values

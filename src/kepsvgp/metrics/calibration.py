@@ -8,13 +8,11 @@ A bin B of examples with mean confidence conf(B) and accuracy acc(B) is off by
 All values are raw: nothing is multiplied by 100.
 """
 
-import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from kepsvgp.errors import UserError
-from kepsvgp.metrics import curves
 from kepsvgp.metrics.inputs import Array, Outcome, outcome
 
 
@@ -29,52 +27,6 @@ def ece(
         Naeini et al., 2015; Guo et al., 2017, arXiv:1706.04599, equation 3.
     """
     return float(top_label_ece(outcome(probs, labels), num_bins))
-
-
-def ece_classwise(
-    probs: Float[Array, "example class"], labels: Integer[Array, " example"], *, num_bins: int = 15
-) -> float:
-    """Mean over the classes of the calibration error of that class's probability.
-
-    For class c the bins hold all examples by their probability of c, and what is compared is
-    its mean with the share of examples whose label is c. A probability of exactly 0 is in
-    the first bin.
-
-    References:
-        Kull et al., 2019, arXiv:1910.12656, equation 4.
-    """
-    given = outcome(probs, labels)
-    num_examples, num_classes = given.probs.shape
-    bins = torch.bucketize(given.probs, _inner_edges(num_bins, given.probs.dtype))
-    bins += num_bins * torch.arange(num_classes)
-    residual = _residual(given).double()
-    total = torch.bincount(bins.flatten(), residual.flatten(), minlength=num_bins * num_classes)
-    return float(total.abs().sum()) / (num_examples * num_classes)
-
-
-def ece_adaptive(
-    probs: Float[Array, "example class"], labels: Integer[Array, " example"], *, num_bins: int = 15
-) -> float:
-    """Calibration error of the predicted label over bins of equally many examples, in [0, 1].
-
-    The examples sorted by confidence are cut at ranks b·N/n. A group of equal confidences that
-    a cut goes through is shared in proportion, so their order does not matter.
-
-    References:
-        Nguyen and O'Connor, 2015, arXiv:1508.05154.
-    """
-    given = outcome(probs, labels)
-    order = curves.order_by(given.confidence)
-    counts = curves.tally(order, given.correct)
-    _check_bins(num_bins)
-    accepted = np.append(0, counts.positives + counts.negatives)
-    # Σ (confidence − correct) over all examples down to the end of each group
-    total = np.append(0, (np.diff(accepted) * order.score.double().numpy()).cumsum())
-    residual = total - np.append(0, counts.positives)
-    cuts = np.arange(num_bins + 1) * len(given.labels) / num_bins
-    # the broken line through the ends of the groups, at the cuts
-    parts = np.diff(np.interp(cuts, accepted, residual))
-    return float(np.abs(parts).sum()) / len(given.labels)
 
 
 def nll(

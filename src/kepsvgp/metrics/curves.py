@@ -105,6 +105,13 @@ def least_area_under_risk(counts: Tally) -> Float[Tensor, "*resample"]:
     return (negatives - positives * (table[total.long()] - table[positives.long()])) / total
 
 
+def least_area_in_the_limit(counts: Tally) -> Float[Tensor, "*resample"]:
+    """`least_area_under_risk` for N → ∞ at error rate r: r + (1 − r) ln(1 − r), 1 for r → 1."""
+    positives, negatives = counts.positives[..., -1], counts.negatives[..., -1]
+    right = positives / (positives + negatives)
+    return 1 - right + torch.xlogy(right, right)
+
+
 def area_under_roc(counts: Tally) -> Float[Tensor, "*resample"]:
     """Probability that a positive scores above a negative, ties counting one half."""
     num_negatives = counts.negatives[..., -1:]
@@ -123,14 +130,13 @@ def false_positive_rate(counts: Tally, recall: float) -> Float[Tensor, "*resampl
     return chosen.where(counts.positives[..., -1] > 0, torch.nan)
 
 
-def false_positive_rate_nearest(
-    positives: Float[Tensor, " group"], negatives: Float[Tensor, " group"], recall: float
-) -> Float[Tensor, ""]:
+def false_positive_rate_nearest(counts: Tally, recall: float) -> Float[Tensor, ""]:
     """False-positive rate at the corner of the ROC curve whose recall is nearest to `recall`.
 
     Corners are the origin, the first and the last point, and those where the curve turns, as
     scikit-learn's `roc_curve` gives them by default; the first of two that are equally near.
     """
+    positives, negatives = counts
     turns = (positives.diff(n=2) != 0) | (negatives.diff(n=2) != 0)
     ends = torch.ones(1, dtype=torch.bool)
     # a curve of one group has one point, which is both ends

@@ -17,36 +17,14 @@ from torch import Tensor
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import curves
 from kepsvgp.metrics.curves import Tally
-from kepsvgp.metrics.inputs import (
-    Array,
-    as_scores,
-    as_tensor,
-    check_option,
-    defined,
-    warn_undefined,
-)
+from kepsvgp.metrics.inputs import Array, as_scores, as_tensor, check_option, warn_undefined
 
 Side = Literal["in", "out"]
-EMPTY_SET = "it needs at least one example of each set"
 
 
 def confidence_score(probs: Float[Array, "example class"]) -> Float[Tensor, " example"]:
-    """−max_c p_c: the negative of the confidence (maximum softmax probability)."""
+    """−max_c p_c: the negative of the confidence."""
     return -as_tensor(probs).amax(dim=-1)
-
-
-def entropy_score(probs: Float[Array, "*sample example class"]) -> Float[Tensor, "*sample example"]:
-    """−Σ_c p_c ln p_c: the total uncertainty, in nats."""
-    return torch.special.entr(as_tensor(probs)).sum(dim=-1)
-
-
-def mutual_information_score(
-    probs: Float[Array, "sample example class"],
-) -> Float[Tensor, " example"]:
-    """Entropy of the mean minus mean of the entropies of the samples, in nats: epistemic."""
-    samples = as_tensor(probs).double()
-    # I(y; f) = H(E p) − E H(p), never negative but for rounding
-    return (entropy_score(samples.mean(dim=0)) - entropy_score(samples).mean(dim=0)).clamp(min=0)
 
 
 def energy_score(
@@ -61,15 +39,6 @@ def energy_score(
         raise UserError(f"temperature must be positive; got {temperature}.")
     energy = -temperature * torch.logsumexp(as_tensor(logits) / temperature, dim=-1)
     return _sample_mean(energy)
-
-
-def max_logit_score(logits: Float[Array, "*sample example class"]) -> Float[Tensor, " example"]:
-    """−max_c f_c, averaged over samples where there are any.
-
-    References:
-        Hendrycks et al., 2022, arXiv:1911.11132.
-    """
-    return _sample_mean(-as_tensor(logits).amax(dim=-1))
 
 
 def max_logit_pnorm_score(
@@ -89,39 +58,21 @@ def max_logit_pnorm_score(
     return _sample_mean(-z.amax(dim=-1) / norm.clamp_min(torch.finfo(norm.dtype).tiny))
 
 
-def ood_auroc(
-    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
-) -> float:
-    """Probability that a foreign example scores above a familiar one; ties count ½.
-
-    It is the same number for both choices of the positive class.
-    """
-    return defined("ood_auroc", _detect(in_scores, out_scores, positive).ood_auroc, EMPTY_SET)
-
-
-def ood_aupr(
-    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
-) -> float:
-    """Average precision of finding the positive set."""
-    return defined("ood_aupr", _detect(in_scores, out_scores, positive).ood_aupr, EMPTY_SET)
-
-
-def ood_fpr95(
-    in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
-) -> float:
-    """Share of the other set taken for positive at the first recall of at least 95 %."""
-    return defined("ood_fpr95", _detect(in_scores, out_scores, positive).ood_fpr95, EMPTY_SET)
-
-
 def ood_metrics(
     in_scores: Float[Array, " familiar"], out_scores: Float[Array, " foreign"], *, positive: Side
 ) -> dict[str, float]:
-    """ood_auroc, ood_aupr and ood_fpr95 from one sort, with one warning if undefined."""
-    found = _detect(in_scores, out_scores, positive)
-    values = {name: float(value) for name, value in found._asdict().items()}
-    if any(math.isnan(value) for value in values.values()):
-        warn_undefined(values, EMPTY_SET)
-    return values
+    """How well scores tell two sets apart, with one warning if a set is empty.
+
+    `ood_auroc` is the probability that a foreign example scores above a familiar one, ties counting
+    ½, whichever is the positive class; `ood_aupr` the average precision of finding that class,
+    `ood_fpr95` the share of the other one taken for it at the first recall of at least 95 %.
+    """
+    both = pooled(in_scores, out_scores, positive)
+    if len(in_scores) == 0 or len(out_scores) == 0:
+        warn_undefined(Detection._fields, "it needs at least one example of each set")
+        return dict.fromkeys(Detection._fields, math.nan)
+    found = detection(curves.tally(curves.order_by(both.scores), both.is_positive))
+    return {name: float(value) for name, value in found._asdict().items()}
 
 
 class Detection(NamedTuple):
@@ -155,13 +106,6 @@ def pooled(in_scores: Array, out_scores: Array, positive: Side) -> Pooled:
     scores = torch.cat([inside, outside])
     is_out = torch.arange(len(scores)) >= len(inside)
     return Pooled(scores, is_out) if positive == "out" else Pooled(-scores, ~is_out)
-
-
-def _detect(in_scores: Array, out_scores: Array, positive: Side) -> Detection:
-    both = pooled(in_scores, out_scores, positive)
-    if len(in_scores) == 0 or len(out_scores) == 0:
-        return Detection(*[torch.tensor(torch.nan, dtype=torch.float64)] * 3)
-    return detection(curves.tally(curves.order_by(both.scores), both.is_positive))
 
 
 def _sample_mean(scores: Tensor) -> Tensor:

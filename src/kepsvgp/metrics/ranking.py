@@ -26,9 +26,6 @@ from kepsvgp.metrics.inputs import (
     outcome,
 )
 
-Optimum = Literal["exact", "asymptotic"]
-At = Literal["first", "nearest"]
-Interpolation = Literal["step", "trapezoid"]
 Convention = Literal["exact", "paper"]
 
 NO_ERRORS_OR_NONE_CORRECT = "it needs at least one correct and one wrong prediction"
@@ -65,24 +62,14 @@ def aurc(confidence: Float[Array, " example"], correct: Bool[Array, " example"])
     return float(curves.area_under_risk(rank(confidence, correct).counts))
 
 
-def eaurc(
-    confidence: Float[Array, " example"],
-    correct: Bool[Array, " example"],
-    *,
-    optimum: Optimum = "exact",
-) -> float:
-    """AURC minus the AURC of the best ranking of the same predictions; lower is better.
-
-    Args:
-        optimum: "exact" subtracts the best value these N predictions can have, so that a perfect
-            ranking has 0; "asymptotic" subtracts r + (1 − r) ln(1 − r), its limit for large N at
-            error rate r, as the authors' code does, and leaves about r / 2N more.
+def eaurc(confidence: Float[Array, " example"], correct: Bool[Array, " example"]) -> float:
+    """AURC minus the least that a ranking of the same predictions can have; lower is better.
 
     References:
         Geifman et al., 2019, arXiv:1805.08206.
     """
     counts = rank(confidence, correct).counts
-    return float(curves.area_under_risk(counts) - least_area(counts, optimum))
+    return float(curves.area_under_risk(counts) - curves.least_area_under_risk(counts))
 
 
 def auroc(confidence: Float[Array, " example"], correct: Bool[Array, " example"]) -> float:
@@ -91,36 +78,15 @@ def auroc(confidence: Float[Array, " example"], correct: Bool[Array, " example"]
     return defined("auroc", area, NO_ERRORS_OR_NONE_CORRECT)
 
 
-def fpr95(
-    confidence: Float[Array, " example"],
-    correct: Bool[Array, " example"],
-    *,
-    at: At = "first",
-) -> float:
-    """Share of wrong predictions accepted when 95 % of the correct ones are; lower is better.
-
-    Args:
-        at: "first" takes the highest threshold that accepts at least 95 % of the correct
-            predictions; "nearest" takes the corner of the ROC curve nearest to 95 %, which may
-            accept fewer, as the authors' code does.
-    """
-    rate = fpr_at_95(rank(confidence, correct).counts, at)
+def fpr95(confidence: Float[Array, " example"], correct: Bool[Array, " example"]) -> float:
+    """Share of wrong predictions accepted when at least 95 % of the correct ones are."""
+    rate = curves.false_positive_rate(rank(confidence, correct).counts, 0.95)
     return defined("fpr95", rate, NO_ERRORS_OR_NONE_CORRECT)
 
 
-def aupr_success(
-    confidence: Float[Array, " example"],
-    correct: Bool[Array, " example"],
-    *,
-    interpolation: Interpolation = "step",
-) -> float:
-    """Area under precision and recall with correct predictions as positives.
-
-    Args:
-        interpolation: "step" is average precision; "trapezoid" joins the points by straight
-            lines, as the authors' code does for this metric (not for `aupr_error`).
-    """
-    area = precision_area(rank(confidence, correct).counts, interpolation)
+def aupr_success(confidence: Float[Array, " example"], correct: Bool[Array, " example"]) -> float:
+    """Average precision of finding the correct predictions by high confidence."""
+    area = curves.average_precision(rank(confidence, correct).counts)
     return defined("aupr_success", area, "it needs at least one correct prediction")
 
 
@@ -133,43 +99,20 @@ def aupr_error(confidence: Float[Array, " example"], correct: Bool[Array, " exam
 def failure_metrics(counts: Tally, convention: Convention) -> dict[str, Float[Tensor, "*resample"]]:
     """All metrics of one ranking by name, with correct predictions as its positives."""
     check_option("convention", convention, get_args(Convention))
-    paper = convention == "paper"
     area = curves.area_under_risk(counts)
-    return {
+    values = {
         "aurc": area,
-        "eaurc": area - least_area(counts, "asymptotic" if paper else "exact"),
+        "eaurc": area - curves.least_area_under_risk(counts),
         "auroc": curves.area_under_roc(counts),
-        "fpr95": fpr_at_95(counts, "nearest" if paper else "first"),
-        "aupr_success": precision_area(counts, "trapezoid" if paper else "step"),
+        "fpr95": curves.false_positive_rate(counts, 0.95),
+        "aupr_success": curves.average_precision(counts),
         "aupr_error": curves.average_precision(curves.from_below(counts)),
     }
-
-
-def least_area(counts: Tally, optimum: Optimum) -> Float[Tensor, "*resample"]:
-    """`aurc` of the best ranking of the same predictions."""
-    check_option("optimum", optimum, get_args(Optimum))
-    if optimum == "exact":
-        return curves.least_area_under_risk(counts)
-    positives, negatives = counts.positives[..., -1], counts.negatives[..., -1]
-    right = positives / (positives + negatives)
-    # r + (1 − r) ln(1 − r), which is 1 in the limit r → 1
-    return 1 - right + torch.xlogy(right, right)
-
-
-def fpr_at_95(counts: Tally, at: At) -> Float[Tensor, "*resample"]:
-    """`fpr95` of a ranking."""
-    check_option("at", at, get_args(At))
-    if at == "first":
-        return curves.false_positive_rate(counts, 0.95)
-    return curves.false_positive_rate_nearest(counts.positives, counts.negatives, 0.95)
-
-
-def precision_area(counts: Tally, interpolation: Interpolation) -> Float[Tensor, "*resample"]:
-    """`aupr_success` of a ranking."""
-    check_option("interpolation", interpolation, get_args(Interpolation))
-    if interpolation == "step":
-        return curves.average_precision(counts)
-    return curves.area_under_precision(counts)
+    if convention == "paper":
+        values["eaurc"] = area - curves.least_area_in_the_limit(counts)
+        values["fpr95"] = curves.false_positive_rate_nearest(counts, 0.95)
+        values["aupr_success"] = curves.area_under_precision(counts)
+    return values
 
 
 def matthews(

@@ -1,7 +1,6 @@
 """Every metric by name: its title, unit and direction, and what it is computed from.
 
 Values are computed and kept in raw units; this is how tables, pages and comparisons write them.
-Importing it does not import torch.
 """
 
 import math

@@ -1,27 +1,21 @@
-"""When to answer: abstention by confidence, and sets of labels, with what can be promised.
+"""When to answer: abstention by confidence, with what can be promised.
 
 An example is accepted if its confidence is at least a threshold; coverage is the share of
 accepted examples and selective risk the error rate among them. A threshold is chosen on a
 calibration set that neither trained nor selected the model, and applied to others as
 `confidence >= threshold`. A threshold of infinity accepts nothing.
-
-Conformal sets answer with as many labels as it takes to hold the true one with a
-wanted probability.
 """
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float
 from scipy.special import betainccinv
 from torch import Tensor
 
 from kepsvgp.errors import UserError
 from kepsvgp.metrics import curves
-from kepsvgp.metrics.inputs import Array, as_scores, as_tensor, check_probs, outcome
+from kepsvgp.metrics.inputs import Array, as_scores
 from kepsvgp.metrics.ranking import rank
 
 
@@ -152,73 +146,3 @@ def risk_bound(errors: int, size: int, delta: float) -> float:
         return 1.0
     # Σ_{j ≤ errors} … = 1 − I_b(errors + 1, size − errors), the incomplete beta function
     return float(betainccinv(errors + 1, size - errors, delta))
-
-
-@dataclass(frozen=True, slots=True)
-class ConformalRule:
-    """Accept labels whose adaptive score is at most `threshold` (see `fit_conformal`)."""
-
-    threshold: float
-    randomized: bool
-
-
-def fit_conformal(
-    probs: Float[Array, "example class"],
-    labels: Integer[Array, " example"],
-    coverage: float,
-    *,
-    randomized: bool = False,
-    generator: torch.Generator | None = None,
-) -> ConformalRule:
-    """A rule for sets of labels that hold the true label with probability ≥ `coverage`.
-
-    Split conformal prediction with adaptive prediction sets (APS). The score of a label is the
-    probability of the labels ranked before it plus its own, the latter times a uniform number if
-    `randomized`; the threshold is the ⌈(n + 1) · coverage⌉-th smallest score of the n true
-    labels at calibration, or infinity if there are too few. The probability is marginal:
-    over calibration sets and a new example together. Randomised sets are smaller, and their
-    coverage is at most coverage + 1/(n + 1); the others are the same each time.
-
-    References:
-        Romano et al., 2020, arXiv:2006.02544, section 2.
-    """
-    if not 0 < coverage < 1:
-        raise UserError(f"coverage must lie in (0, 1); got {coverage}.")
-    given = outcome(probs, labels)
-    scores = _label_scores(given.probs, randomized, generator)
-    of_labels = scores.gather(1, given.labels[:, None])[:, 0].sort().values
-    # in decimals as written, since 0.9 · 20 must not become 18.000…01
-    position = math.ceil(Fraction(str(coverage)) * (len(of_labels) + 1))
-    if position > len(of_labels):
-        return ConformalRule(math.inf, randomized)
-    return ConformalRule(float(of_labels[position - 1]), randomized)
-
-
-def conformal_sets(
-    rule: ConformalRule,
-    probs: Float[Array, "example class"],
-    *,
-    allow_empty: bool = False,
-    generator: torch.Generator | None = None,
-) -> Bool[Tensor, "example class"]:
-    """Which labels are in each example's set.
-
-    Args:
-        allow_empty: Whether a set may have no label. Otherwise the most probable one is always in,
-            which can only raise the coverage.
-    """
-    checked = check_probs(as_tensor(probs))
-    sets = _label_scores(checked, rule.randomized, generator) <= rule.threshold
-    if not allow_empty:
-        sets.scatter_(1, checked.argmax(dim=1, keepdim=True), True)
-    return sets
-
-
-def _label_scores(probs: Tensor, randomized: bool, generator: torch.Generator | None) -> Tensor:
-    ranked, order = probs.double().sort(dim=1, descending=True, stable=True)
-    scores = ranked.cumsum(dim=1)
-    if randomized:
-        uniform = torch.rand(len(probs), 1, generator=generator, dtype=torch.float64)
-        # Σ_{before} p + U p_c
-        scores -= (1 - uniform) * ranked
-    return torch.empty_like(scores).scatter_(1, order, scores)
