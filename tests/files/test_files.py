@@ -36,6 +36,19 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_new_file_has_the_permissions_of_any_and_the_mask_is_left_alone(
+    tmp_path: Path, monkeypatch
+) -> None:
+    # who asks for the mask sets it, for the files of all threads
+    monkeypatch.setattr(os, "umask", None)
+    (tmp_path / "other").touch()
+
+    write_atomic(tmp_path / "new", "content")
+
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "other"]
+
+
 def test_a_link_goes_on_pointing_to_the_file_that_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     real, link = tmp_path / "elsewhere" / "real.csv", tmp_path / "link.csv"

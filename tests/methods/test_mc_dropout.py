@@ -1,3 +1,5 @@
+import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import families
@@ -58,6 +60,31 @@ def test_passes_differ_and_the_model_stays_as_it_was(shape, rates: tuple[float, 
     assert len({tuple(sample.flatten().tolist()) for sample in (*first, *second)}) == 8
     assert not any(module.training for module in model.modules())
     assert torch.equal(call(model, inputs), before)
+
+
+@pytest.mark.parametrize("kind", ["ours", "foreign"])
+@pytest.mark.parametrize("modes", [(False, False), (True, True), (True, False)])
+def test_threads_predict_as_one_and_leave_the_model_as_it_was(kind: str, modes) -> None:
+    torch.manual_seed(0)
+    model = build_model(CONFIG, IMAGES, 3, "kep") if kind == "ours" else Foreign()
+    inputs = next(make_batches(IMAGES, 5))[0] if kind == "ours" else torch.randn(5, 4, 6)
+    for number, module in enumerate(model.modules()):
+        module.training = modes[number % 2]
+    method = mc_dropout.fit(model, num_samples=3)
+
+    def ask(number: int) -> Tensor:
+        return method.predict(inputs, generator=torch.Generator().manual_seed(number % 4)).probs
+
+    modules, tensors = list(model.modules()), copy.deepcopy(model.state_dict())
+    before = [(module.training, len(module._forward_hooks)) for module in modules]
+    expected = [ask(number) for number in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(48)))
+
+    for number, probs in enumerate(found):
+        assert_close(probs, expected[number % 4], rtol=1e-5, atol=1e-6)
+    assert [(module.training, len(module._forward_hooks)) for module in modules] == before
+    assert_close(model.state_dict(), tensors, rtol=0, atol=0)
 
 
 def test_running_statistics_stay_while_passes_differ() -> None:

@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         # some libraries make it 0600; what we write should be as readable as any other new file
-        temporary.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
+        temporary.chmod(_mode(path, Path(folder)))
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -92,10 +92,12 @@ def _last_change(folder: Path) -> float:
         return time.time()
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _mode(path: Path, folder: Path) -> int:
+    """The permissions of a file or, where it is new, those that any new one gets in `folder`."""
+    # asking the system for its mask would change it under other threads
+    new = folder / "new"
+    new.touch()
+    return stat.S_IMODE((path if path.exists() else new).stat().st_mode)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -118,6 +118,22 @@ def test_encoder_in_several_files_is_known_by_their_index_too(folder, tmp_path) 
     assert features.find_encoder(str(shards)).key != complete.key
 
 
+def test_encoder_is_known_by_the_adapter_that_loads_with_it(folder, tmp_path) -> None:
+    peft = pytest.importorskip("peft")
+    adapted = tmp_path / "adapted"
+    shutil.copytree(folder, adapted)
+    settings = peft.LoraConfig(target_modules=["query"], init_lora_weights=False)
+    model = features.load_model(features.find_encoder(str(folder)))
+    peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
+    shutil.copy(tmp_path / "adapter" / "adapter_model.safetensors", adapted)
+    plain = features.find_encoder(str(adapted))
+
+    config = shutil.copy(tmp_path / "adapter" / "adapter_config.json", adapted)
+
+    assert Path(config) in features.encoder_files(str(adapted))
+    assert features.find_encoder(str(adapted)).key != plain.key
+
+
 def test_encoder_without_some_weights_is_refused_and_without_a_pooler_taken(tmp_path) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -13,6 +13,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,18 +58,18 @@ def find_encoder(name: str, device: str = "auto") -> Encoder:
 
 
 def encoder_files(name: str) -> list[Path]:
-    """The configuration and the weights of an encoder, with their index."""
+    """The configuration and the weights of an encoder, with their index and its adapter."""
     folder = tokens.minilm_folder() if name == MINILM else expanded(name)
     if not folder.is_dir():
         folder = _download(name)
-    # an index says which of several files has which weights
-    kinds = "*.safetensors", "*.safetensors.index.json"
-    weights, indices = (sorted(folder.glob(kind)) for kind in kinds)
+    # an index says which of several files has which weights; with PEFT, adapters load by themselves
+    kinds = "*.safetensors", "*.safetensors.index.json", "adapter_config.json"
+    weights, *others = (sorted(folder.glob(kind)) for kind in kinds)
     if not weights or not (folder / "config.json").is_file():
         raise UserError(
             f"data.encoder must have a config.json and weights in safetensors; {folder} has not."
         )
-    return [folder / "config.json", *weights, *indices]
+    return [folder / "config.json", *weights, *chain(*others)]
 
 
 def _download(name: str) -> Path:
