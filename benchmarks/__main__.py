@@ -3,7 +3,9 @@
     python -m benchmarks [SUITE …] [--small] [--rounds N] [--threads N] [--write]
     python -m benchmarks --page
 
-Other work on the machine blurs the ratios; the quartiles show by how much.
+With `--write` every suite is kept as soon as it is measured, beside those measured before: one
+can be measured again, and what was broken off goes on with the suites that are left. Other work
+on the machine blurs the ratios; the quartiles show by how much.
 """
 
 import argparse
@@ -13,18 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import (
-    converted,
-    growth,
-    layer,
-    loop,
-    methods,
-    metrics,
-    models,
-    start,
-    sweep,
-    traffic,
-)
+from benchmarks import converted, growth, layer, methods, models, sweep, traffic
 from benchmarks.machine import machine
 from benchmarks.page import details, read, render
 from benchmarks.timing import Measurement, Options
@@ -36,37 +27,37 @@ SUITES: Mapping[str, Callable[[Options], Iterable[Measurement]]] = {
     "train": models.train_contests,
     "predict": models.predict_contests,
     "converted": converted.contests,
+    "novelty": models.novelty_contests,
+    "sweep": sweep.measurements,
     "scaling": growth.measurements,
     "parallel": traffic.measurements,
     "methods": methods.measurements,
-    "metrics": metrics.contests,
-    "loop": loop.measurements,
-    "sweep": sweep.measurements,
-    "start": start.contests,
 }
 
 
 def main() -> None:
     """Measures, or renders the page of what was measured before."""
     arguments = _arguments()
-    if not arguments.page:
-        torch.set_num_threads(arguments.threads)
-        options = Options(rounds=arguments.rounds, small=arguments.small)
-        document: dict[str, object] = {"machine": machine()}
-        document["suites"] = {name: _measured(name, options) for name in arguments.suites or SUITES}
+    results = arguments.folder / "results.json"
+    if arguments.page:
+        write_atomic(arguments.folder / "README.md", render(read(results)))
+        return
+    torch.set_num_threads(arguments.threads)
+    options = Options(rounds=arguments.rounds, small=arguments.small)
+    for name in arguments.suites or SUITES:
+        found = {**machine(), "measured": _measured(name, options)}
         if arguments.write:
-            text = json.dumps(document, indent=2, ensure_ascii=False)
-            write_atomic(arguments.folder / "results.json", text + "\n")
-    if arguments.page or arguments.write:
-        page = render(read(arguments.folder / "results.json"))
-        write_atomic(arguments.folder / "README.md", page)
+            document = {**(read(results) if results.is_file() else {}), name: found}
+            document = {each: document[each] for each in SUITES if each in document}
+            write_atomic(results, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+            write_atomic(arguments.folder / "README.md", render(document))
 
 
 def _measured(name: str, options: Options) -> list[dict[str, object]]:
     summaries = []
     for measurement in SUITES[name](options):
         summaries.append(measurement.summary())
-        print(details(summaries[-1]), flush=True)
+        print(details(summaries[-1:]), flush=True)
     return summaries
 
 

@@ -58,13 +58,13 @@ def measurements(options: Options) -> Iterator[Growth]:
     """KEP with both projections up to 16,384 tokens, and fused softmax as far as it is bearable."""
     longest = 1024 if options.small else 16_384
     lengths = [n for n in (256, 512, 1024, 2048, 4096, 8192, 16_384) if n <= longest]
-    for projection in ("landmark", "dual"):
+    for projection in ("dual", "landmark"):
         layer = KEPAttention(DIM, HEADS, rank=RANK, projection=projection)
-        name = f"KEP add, {projection}: layer forward and backward"
+        name = f"KEP, {projection}"
         yield _growth(name, layer, lengths, options, must=MUST, wish=WISH)
     softmax = SoftmaxAttention(DIM, HEADS)
     shorter = [n for n in lengths if n <= 8192]
-    yield _growth("softmax, fused: layer forward and backward", softmax, shorter, options)
+    yield _growth("softmax, fused", softmax, shorter, options)
 
 
 def _growth(

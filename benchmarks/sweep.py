@@ -36,7 +36,7 @@ def measurements(options: Options) -> Iterator[Figures]:
         sweep = Sweep(plan, out)
         assert all(sweep.left[task.name]._replace(inspection=False) == Left() for task in finished)
         seconds = [_seconds(out) for _ in range(1 if options.small else min(options.rounds, 5))]
-    name = f"reproduce --dry-run of everything, {len(finished)} finished runs"
+    name = f"`reproduce --dry-run` of everything, {len(finished)} finished runs"
     yield Figures(name, {"seconds": float(np.median(seconds))}, {"seconds": (MUST, WISH)})
 
 

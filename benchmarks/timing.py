@@ -64,12 +64,6 @@ class Limit:
     contender: str
     must: float
     wish: float | None = None
-    at_least: bool = False
-    """The ratio must be reached, not undercut."""
-
-    def holds(self, ratio: float) -> bool:
-        """Whether a ratio is within the limit."""
-        return ratio >= self.must if self.at_least else ratio <= self.must
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +74,17 @@ class Contest:
     baseline: str
     results: Mapping[str, Result]
     limits: tuple[Limit, ...] = ()
+    sizes: str = ""
 
     def summary(self) -> dict[str, Any]:
         """Everything of interest, ready for JSON."""
         limits = []
         for limit in self.limits:
             ratio = self.results[limit.contender].ratio
-            limits.append({"ratio": ratio, "passed": limit.holds(ratio), **asdict(limit)})
+            limits.append({"ratio": ratio, "passed": ratio <= limit.must, **asdict(limit)})
         return {
             "name": self.name,
+            "sizes": self.sizes,
             "baseline": self.baseline,
             "rounds": len(self.results[self.baseline].seconds),
             "contenders": {name: result.summary() for name, result in self.results.items()},
@@ -146,13 +142,14 @@ def contest(
     options: Options,
     *limits: Limit,
     baselines: tuple[str, ...],
+    sizes: str = "",
     warmup: int = 2,
 ) -> Contest:
     """All contenders against the fastest of the baselines."""
     results = compare(contenders, baseline=baselines[0], rounds=options.rounds, warmup=warmup)
     fastest = min(baselines, key=lambda each: float(np.median(results[each].seconds)))
     seconds = {each: result.seconds for each, result in results.items()}
-    return Contest(name, fastest, _results(seconds, fastest), limits)
+    return Contest(name, fastest, _results(seconds, fastest), limits, sizes)
 
 
 def _results(seconds: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Result]:

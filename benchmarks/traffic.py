@@ -31,7 +31,7 @@ from kepsvgp.attention.kep import Projection
 from kepsvgp.errors import UserError
 
 DIM, HEADS, RANK = 128, 8, 10
-PROJECTIONS: tuple[Projection, ...] = ("landmark", "dual")
+PROJECTIONS: tuple[Projection, ...] = ("dual", "landmark")
 # messages have a frame, and their number may differ by one
 SLACK = 1.05
 TOLERANCE = 1e-6
@@ -74,7 +74,7 @@ def measure(lengths: Sequence[int], num_processes: int = 2) -> list[Traffic]:
         parts = [json.loads((Path(folder) / str(n)).read_text()) for n in range(num_processes)]
     return [
         Traffic(
-            f"KEP add, {projection}: one sequence on {num_processes} processes",
+            f"KEP, {projection}, one sequence on {num_processes} processes",
             tuple(lengths),
             tuple(parts[0][projection]["bytes"]),
             tuple(2 * (length // num_processes) * DIM * 4 for length in lengths),
