@@ -19,13 +19,14 @@ from kepsvgp.config.plugins import TRAINED
 from kepsvgp.config.sections import DataConfig, ModelConfig
 from kepsvgp.conversion import convert
 from kepsvgp.data import load_benchmark
+from kepsvgp.inference.abstention import Abstainer
 from kepsvgp.inference.calls import call, sampled_logits, to_device
-from kepsvgp.inference.linear import predict_linear
 from kepsvgp.inference.novelty import fit_novelty
 from kepsvgp.inference.pooled import pooled
-from kepsvgp.inference.posterior import fit_posterior
-from kepsvgp.inference.prediction import Direct, Prediction, predict_batches
+from kepsvgp.inference.posterior import find_spread, fit_posterior
+from kepsvgp.inference.prediction import Direct, Prediction, predict, predict_batches
 from kepsvgp.methods import kfllla, mc_dropout, temperature
+from kepsvgp.methods.ensemble import Ensemble
 from kepsvgp.methods.matched_noise import noise_scales
 from kepsvgp.methods.post_hoc import Trained
 from kepsvgp.models import Classifier, build_model
@@ -44,6 +45,7 @@ KEP = {
     **{kind: {"ksvd_loss": kind} for kind in ("relative", "residual")},
     "program": {"projection": "landmark", "start": "program", "num_landmarks": "distinct"},
 }
+PARTS = ("probs", "aleatoric", "novelty", "novelty_p")
 MOVES = ("_to_copy", "copy_")
 QUESTIONS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.allclose.default)
 
@@ -127,20 +129,24 @@ def test_layer_stays_on_its_device_in_each_of_its_ways(kep: dict[str, Any]) -> N
 class Encoded(nn.Module):
     """A classifier that knows nothing of this library."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_pooled: bool) -> None:
         super().__init__()
+        self.is_pooled = is_pooled
         layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(12, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x).mean(1))
+        encoded = self.encoder(x)
+        return self.head(encoded.mean(1) if self.is_pooled else encoded[:, 0])
 
 
-def test_converted_model_stays_on_its_device() -> None:
-    model = convert(Encoded()).to(META)
-    inputs, labels = torch.zeros(5, 7, 12), torch.zeros(5, dtype=torch.int64)
-    inputs, labels = inputs.to(META), labels.to(META)
+@pytest.mark.parametrize("is_pooled", [True, False])
+@pytest.mark.parametrize("mean", ["attention", "zero"])
+def test_converted_model_stays_on_its_device(mean: Any, is_pooled: bool) -> None:
+    model = convert(Encoded(is_pooled=is_pooled), mean=mean).to(META)
+    batch = (torch.zeros(29, 7, 12), torch.zeros(29, dtype=torch.int64))
+    inputs, labels = (t.to(META) for t in batch)
 
     with OneDevice():
         output = call(model.train(), inputs)
@@ -148,12 +154,45 @@ def test_converted_model_stays_on_its_device() -> None:
         terms.total.backward()
     # whether what follows reads the first token alone is asked of the first sample
     with OneDevice(answer=1):
-        model.eval()
-        with torch.no_grad():
-            logits = sampled_logits(model, inputs, 3, torch.Generator().manual_seed(0))
-        exact = predict_linear(model, inputs)
+        fit_posterior(model, [batch], prior_precision=2.0, device=META)
+        find_spread(model, [batch], device=META)
+        fit_novelty(model, [batch], calibration=[batch[0]], num_samples=2, device=META)
+        sampled = predict(model, inputs, num_samples=3)
+        exact = predict(model, inputs, method="linear")
 
-    assert {logits.device, exact.probs.device} == {META}
+    found = [getattr(each, name) for each in (sampled, exact) for name in PARTS]
+    assert {tensor.device for tensor in found} == {META}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_linear_predictions_and_ensembles_stay_on_their_device(shape: Any) -> None:
+    model, inputs, _ = made(shape, "kep")
+
+    # predictions are checked to be finite
+    with OneDevice(answer=1):
+        exact = predict(model, inputs, method="linear")
+        together = Ensemble((Direct(model), Direct(model))).predict(inputs)
+
+    assert {exact.probs.device, together.probs.device} == {META}
+
+
+@pytest.mark.parametrize("limit", [None, 0.5])
+@pytest.mark.parametrize("mode", [OneDevice, WithoutFloat64])
+def test_abstention_stays_on_the_device_of_the_prediction(
+    monkeypatch: pytest.MonkeyPatch, mode: type[OneDevice], limit: float | None
+) -> None:
+    kinds = ("meta",) if mode is WithoutFloat64 else ()
+    monkeypatch.setattr("kepsvgp.maths.ksvd.WITHOUT_FLOAT64", kinds)
+    part = torch.zeros(23, device=META)
+    prediction = Prediction(torch.zeros(23, CLASSES, device=META), part, novelty=part)
+
+    # a rule is fitted on the CPU
+    with WithoutFloat64():
+        rule = Abstainer.fit(prediction, torch.zeros(23, dtype=torch.int64), max_false_alarm=limit)
+    with mode():
+        withheld = rule.abstain(prediction)
+
+    assert withheld.device == (torch.device("cpu") if kinds else META)
 
 
 @pytest.mark.parametrize("mode", [OneDevice, WithoutFloat64])

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from kepsvgp.config.sections import TrainConfig
 from kepsvgp.errors import UserError
-from kepsvgp.paper.plan import timing_of
+from kepsvgp.paper.plan import Task, timing_of
 from kepsvgp.paper.processes import Outcome, execute
 from kepsvgp.paper.records import OutputRoot
 from kepsvgp.paper.runner import Job, local_processes, ray_cluster, run_jobs
@@ -144,12 +145,23 @@ def test_ray_says_at_once_that_nobody_listens(tmp_path) -> None:
             pass
 
 
+def on(device: str, task: Task) -> Task:
+    update = {"train": TrainConfig(device=device)}
+    return task.model_copy(update={"config": task.config.model_copy(update=update)})
+
+
 @pytest.mark.parametrize(
     ("device", "expected"),
     [("cuda", ["3", "3", "GPU-5", "GPU-5"]), ("cuda:1", ["None"] * 4)],
 )
 def test_jobs_share_the_gpus_evenly(device, expected, swept, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for name, value in {
+        "cuda.device_count": 2,
+        "accelerator.device_count": 2,
+        "accelerator.is_available": True,
+        "accelerator.current_accelerator": torch.device("cuda"),
+    }.items():
+        monkeypatch.setattr(f"torch.{name}", lambda value=value: value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5,7")
     together = threading.Barrier(4, timeout=60)
 
@@ -159,13 +171,11 @@ def test_jobs_share_the_gpus_evenly(device, expected, swept, tmp_path, monkeypat
         return Outcome(name, f"{given[-1]}", 0.0)
 
     monkeypatch.setattr("kepsvgp.paper.runner.execute", seen)
-    update = {"train": TrainConfig(device=device)}
     with local_processes(tmp_path, jobs=4, threads=1) as submit:
-        jobs = [
-            submit(task.model_copy(update={"config": task.config.model_copy(update=update)}))
-            for task in swept.tasks("table1")[:4]
-        ]
+        jobs = [submit(on(device, task)) for task in swept.tasks("table1")[:4]]
         assert sorted(f"{job.result().reason}" for job in jobs) == expected
+        with pytest.raises(UserError, match=r"cuda:0, cuda:1 on this machine; got 'cuda:2'"):
+            submit(on("cuda:2", swept.tasks("table1")[0]))
 
 
 class FakeRay(SimpleNamespace):
@@ -193,14 +203,10 @@ def test_ray_gives_a_gpu_to_each_job_that_can_use_it(swept, tmp_path, monkeypatc
     ray, task = FakeRay(), swept.tasks("table1")[0]
     monkeypatch.setitem(sys.modules, "ray", ray)
 
-    def on(device: str) -> Job:
-        update = {"train": TrainConfig(device=device)}
-        return task.model_copy(update={"config": task.config.model_copy(update=update)})
-
     with ray_cluster(tmp_path, "auto", threads=1) as submit:
         for device in ("auto", "cuda", "cpu"):
-            submit(on(device))
+            submit(on(device, task))
         with pytest.raises(UserError, match=r"with --ray, .* got cuda:1. Leave out the number"):
-            submit(on("cuda:1"))
+            submit(on("cuda:1", task))
 
     assert ray.asked == [{"num_gpus": 1}, {"num_gpus": 1}, {"num_gpus": 0}]

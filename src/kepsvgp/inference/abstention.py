@@ -103,6 +103,7 @@ class Abstainer:
         is_sampled = prediction.num_samples is not None and prediction.num_samples > 1
         if prediction.seed == "unknown" or (prediction.seed is None and is_sampled):
             raise UserError(_UNKNOWN)
+        prediction = prediction.cpu()
         rows, limit = torch.arange(len(prediction)), None
         if max_false_alarm is not None:
             rows, limit = _familiar(_novelty(prediction), max_false_alarm)
@@ -134,7 +135,7 @@ class Abstainer:
     def foreign(self, prediction: Prediction) -> Bool[Tensor, " example"]:
         """True where the input is unlike those of the calibration."""
         if self.novelty_threshold is None:
-            return torch.zeros(len(prediction), dtype=torch.bool)
+            return torch.zeros_like(in_float64(prediction.confidence), dtype=torch.bool)
         self._check_draws(prediction)
         return ~(_novelty(prediction) <= self.novelty_threshold)
 
@@ -238,7 +239,7 @@ def _correct(
             f"labels must be those of the {len(prediction)} predicted examples; got "
             f"{'none' if labels is None else len(labels)}."
         )
-    return prediction.predicted == labels
+    return prediction.predicted == labels.cpu()
 
 
 def _novelty(prediction: Prediction) -> Float[Tensor, " example"]:

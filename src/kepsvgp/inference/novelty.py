@@ -152,7 +152,9 @@ def _standardised(
             f"calibration must hold at least {FEWEST} examples; got {len(parts)}. Give more, or "
             "leave it out and do without p-values."
         )
-    chosen = gives_scale(len(parts)).to(parts.device)
+    # by number: an accelerator would have to be waited for, to count what a mask chooses
+    gives = gives_scale(len(parts))
+    chosen, others = (each.nonzero()[:, 0].to(parts.device) for each in (gives, ~gives))
     reference = parts[chosen] if calibrate else parts
     # a part that never varies tells nothing
     scale = reference.std(dim=0, correction=0)
@@ -162,5 +164,5 @@ def _standardised(
     }
     made = Novelty(**buffers)
     if calibrate:
-        made.calibration = made.score(parts[~chosen]).sort().values
+        made.calibration = made.score(parts[others]).sort().values
     return made

@@ -96,6 +96,10 @@ class Prediction:
         }
         return Prediction(**values, **self._about())
 
+    def cpu(self) -> "Prediction":
+        """The same in the memory of the CPU."""
+        return replace(self, **{name: value.cpu() for name, value in self._present().items()})
+
     @classmethod
     def from_logits(
         cls, logits: Float[Tensor, "sample example class"], average: Average = "probs"
@@ -367,13 +371,11 @@ def predict_batches(
             )
         else:
             part = predictor.predict(inputs, generator=generator)
-        on_cpu = {name: value.cpu() for name, value in part._present().items()}
-        on_cpu |= {"targets": labels, "index": index}
-        if not keep_logits:
-            on_cpu.pop("logits", None)
         # what asks for no random numbers has no seed
         of_draws = None if torch.equal(generator.get_state(), untouched) else seed
-        parts.append(replace(Prediction(**on_cpu, **part._about()), seed=of_draws))
+        logits = part.logits if keep_logits else None
+        part = replace(part, logits=logits, targets=labels, index=index, seed=of_draws)
+        parts.append(part.cpu())
     if not parts:
         raise UserError("batches must hold at least one example; got none.")
     whole = Prediction.concatenate(parts)

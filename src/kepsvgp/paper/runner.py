@@ -76,6 +76,9 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
 
     Leaving the block early ends those that are running; their runs can be continued.
     """
+    # of torch, which a sweep with nothing to do goes without
+    from kepsvgp.ops.device import find_device
+
     children, pool = _Children(), ThreadPoolExecutor(max_workers=jobs)
     places = queue.SimpleQueue[str | None]()
     for _, gpu in zip(range(jobs), cycle(visible_gpus() or [None])):
@@ -91,6 +94,8 @@ def local_processes(out: Path, *, jobs: int, threads: int | None) -> Iterator[Su
             places.put(gpu)
 
     def submit(job: Job) -> "Future[Outcome]":
+        for device in _devices(job):
+            find_device(device)
         return pool.submit(work, job)
 
     try:
