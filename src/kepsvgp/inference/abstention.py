@@ -100,10 +100,10 @@ class Abstainer:
         for name, value in shares.items():
             if value is not None and not 0 < value < 1:
                 raise UserError(f"{name} must lie in (0, 1); got {value}.")
+        prediction = prediction.cpu()
         is_sampled = prediction.num_samples is not None and prediction.num_samples > 1
         if prediction.seed == "unknown" or (prediction.seed is None and is_sampled):
             raise UserError(_UNKNOWN)
-        prediction = prediction.cpu()
         rows, limit = torch.arange(len(prediction)), None
         if max_false_alarm is not None:
             rows, limit = _familiar(_novelty(prediction), max_false_alarm)
