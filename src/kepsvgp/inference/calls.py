@@ -17,8 +17,6 @@ from kepsvgp.inference.trunk import Sampled, with_remembered_trunk
 from kepsvgp.ops import dispatch
 from kepsvgp.ops.few_bits import has_few_bits
 
-# how far logits of float32 may differ, relative to the largest, by the order of their sums
-SAME = 1e-5
 # steps that change little, and by more than logits of this type are rounded
 STEPS = {torch.float64: 1e-4, torch.float32: 5e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
 FEW_BITS = 0.1
@@ -159,25 +157,11 @@ def _with_draws(
         with use_draws(own), observing([]) if sample > 0 else nullcontext():
             logits.append(call(sampled, inputs))
         if sample == 0 and isinstance(sampled, Sampled) and len(draws) == 1:
-            found = _of_first_tokens(sampled, inputs, draws, logits[0])
+            with use_draws(draws), observing([]):
+                found = sampled.first_tokens(partial(call, inputs=inputs), num_samples, logits[0])
             if found is not None:
                 return found
     return torch.stack(logits)
-
-
-def _of_first_tokens(
-    sampled: Sampled, inputs: Any, draws: Mapping[nn.Module, Tensor], first: Tensor
-) -> Float[Tensor, "sample example class"] | None:
-    """All samples at once, if what follows the draws reads the first token alone."""
-    num_samples = len(next(iter(draws.values())))
-    with use_draws(draws), observing([]):
-        found = sampled.first_tokens(lambda model: call(model, inputs), num_samples)
-    if found is None or found.shape != (num_samples * len(first), *first.shape[1:]):
-        return None
-    found = found.unflatten(0, (num_samples, -1))
-    size = max(1.0, first.abs().max().item())
-    same = torch.allclose(found[0], first, rtol=0, atol=SAME * size)
-    return found if same and first.dtype in (torch.float32, torch.float64) else None
 
 
 def to_device(inputs: Any, device: torch.device | None) -> Any:

@@ -6,24 +6,20 @@ it. This is done on a copy of the model that shares all modules and parameters b
 so nothing of the model is touched and threads can share it. A remembered output is given back
 only for inputs equal to the ones it was made from, and only while nothing has changed either in
 place.
-
-Where the only draws are those of the attention in the last block, and nothing reads another token
-than the first of what follows, that token alone is carried through the samples, all of them in
-one pass. Whether it is so is tried: the first sample must come out as it does for all tokens.
 """
 
 import operator
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from kepsvgp.attention.base import PenalisedLayer
-
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
+from kepsvgp.inference.first_token import FirstToken, shallow_copy
 
 _PLAIN = (str, int, float, bool, slice, torch.dtype, torch.device, type(None))
 
@@ -40,130 +36,25 @@ class _Sample:
         self.is_random = False
 
 
-class AddedLayer(Protocol):
-    """A stochastic layer whose draw is added to what the module around it returns."""
-
-    def add(self, module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        """The module's output for these arguments, with the draw at hand."""
-        ...
-
-    def add_first(self, module: Any, args: Any, kwargs: Any, output: Any, samples: int) -> Any:
-        """The same for the first token alone, the batch of each sample behind the other."""
-        ...
-
-
 class Sampled:
     """Calls of a model, one a sample, that run the blocks before its first draws once."""
 
     def __init__(self, model: nn.Module, path: list[str], layer: nn.Module) -> None:
         self._sample = _Sample()
-        self._short: int | None = None
-        # in the last whole pass, what the layer was given or, where its draw is added, what the
-        # module around it was given and said without it
-        self._kept: list[tuple[Any, ...]] = []
-        self._layer: Any = layer
-        self._is_added = hasattr(layer, "add_first")
-        self._can_shorten = (
-            getattr(layer, "can_draw_first", False)
-            and _is_in_last_block(model, path)
-            and _is_batch_first(model.get_submodule(".".join(path[:-1])), self._is_added)
-        )
-        self._model = _copy_along(model, path, self._sample, self._around)
+        self._first = FirstToken(model, path, layer)
+        self._model = _copy_along(model, path, self._sample, self._first.around)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The output for the draws at hand."""
         self._sample.begin()
-        if self._short is None:
-            self._kept.clear()
+        self._first.begin()
         return self._model(*args, **kwargs)
 
-    def first_tokens(self, call: Callable[[Any], Tensor], num_samples: int) -> Tensor | None:
+    def first_tokens(
+        self, call: Callable[[Any], Tensor], num_samples: int, first: Tensor
+    ) -> Tensor | None:
         """What `call` makes of the model, all samples at once, if the first token is enough."""
-        # a second call of the module would depend on the draws of the first
-        if not self._can_shorten or len(self._kept) != 1 or torch.compiler.is_compiling():
-            return None
-        self._short = num_samples
-        try:
-            return call(self)
-        # what reads other tokens does not find them, and says so in its own way
-        except Exception:
-            return None
-        finally:
-            self._short = None
-
-    def _around(self, block: nn.Module, path: list[str]) -> nn.Module:
-        """The block with the draws, as a copy that can be called for its first token alone."""
-        # a forward of its own may call anything
-        if not self._can_shorten or "forward" in vars(block):
-            return block
-        *outer, last = path[:-1] if self._is_added else path
-        copy = inner = _shallow_copy(block)
-        for name in outer:
-            child = inner._modules[name]
-            assert child is not None
-            inner._modules[name] = inner = _shallow_copy(child)
-        drawing = inner._modules[last]
-        assert drawing is not None
-        inner._modules[last] = self._attention(drawing) if self._is_added else self._drawing()
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if self._short is not None:
-                hidden, *others = args
-                args = (hidden[:, :1].repeat(self._short, 1, 1), *others)
-            return type(block).forward(copy, *args, **kwargs)
-
-        copy.__dict__["forward"] = forward
-        return copy
-
-    def _drawing(self) -> nn.Module:
-        """The layer itself, which keeps what it is given."""
-        layer = self._layer
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if self._short is None:
-                self._kept.append((args, kwargs))
-                return layer.forward(*args, **kwargs)
-            args, kwargs = self._kept[0]
-            return layer.first_token(*args, **kwargs, num_samples=self._short).flatten(0, 1)
-
-        return _shallow_copy(layer, forward)
-
-    def _attention(self, module: nn.Module) -> nn.Module:
-        """The module around the draws, which keeps what it says without them."""
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            is_short = self._short is not None
-            return self._kept[0][-1] if is_short else module.forward(*args, **kwargs)
-
-        def add(_: Any, args: Any, kwargs: Any, output: Any) -> Any:
-            if self._short is not None:
-                return self._layer.add_first(module, *self._kept[0], self._short)
-            self._kept.append((args, kwargs, output))
-            return self._layer.add(module, args, kwargs, output)
-
-        copy = _shallow_copy(module, forward)
-        # in the place of the hook that adds the draw: without any, torch would call fused code
-        copy._forward_hooks = OrderedDict.fromkeys(module._forward_hooks, add)
-        return copy
-
-
-def _is_batch_first(attention: nn.Module, is_added: bool) -> bool:
-    """Whether sequences are along the first axis, and no hook but that of a draw that is added."""
-    has_one_hook = len(attention._forward_hooks) == 1
-    return getattr(attention, "batch_first", True) and (has_one_hook or not is_added)
-
-
-def _is_in_last_block(model: nn.Module, path: list[str]) -> bool:
-    """Whether no block follows the one with the stochastic layer, in any list on the way to it."""
-    below = 0
-    for depth, name in enumerate(path):
-        around = model.get_submodule(".".join(path[:depth]))
-        if isinstance(around, nn.ModuleList | nn.Sequential):
-            if name != list(around._modules)[-1]:
-                return False
-            below = len(path) - depth
-    # the block, the attention in it, and the layer
-    return below > 2
+        return self._first.of_all_samples(partial(call, self), num_samples, first)
 
 
 def _has_blocks(module: nn.Module) -> bool:
@@ -190,7 +81,7 @@ def _copy_along(
     """Copies the modules on the way to the stochastic layer, and their earlier siblings."""
     if not _has_blocks(module):
         return around(module, path)
-    copy = _shallow_copy(module)
+    copy = shallow_copy(module)
     child = copy._modules[path[0]]
     assert child is not None
     if len(path) > 1:
@@ -212,7 +103,7 @@ def _noticed(block: nn.Module, sample: _Sample) -> nn.Module:
         sample.is_random = True
         return output
 
-    return _shallow_copy(block, forward)
+    return shallow_copy(block, forward)
 
 
 def _remembering(block: nn.Module, sample: _Sample) -> nn.Module:
@@ -236,7 +127,7 @@ def _remembering(block: nn.Module, sample: _Sample) -> nn.Module:
             memory[number] = _Call(before, kept, after)
         return output
 
-    return _shallow_copy(block, forward)
+    return shallow_copy(block, forward)
 
 
 class _Seen(NamedTuple):
@@ -294,14 +185,6 @@ def _has_version(leaf: Any) -> bool:
 def _version(leaf: Any) -> int | None:
     is_tensor = isinstance(leaf, Tensor) and not torch.compiler.is_compiling()
     return leaf._version if is_tensor else None
-
-
-def _shallow_copy(module: ModuleT, forward: Callable[..., Any] | None = None) -> ModuleT:
-    copy = module.__new__(type(module))
-    copy.__dict__ = module.__dict__ | {"_modules": module._modules.copy()}
-    if forward is not None:
-        copy.__dict__["forward"] = forward
-    return copy
 
 
 def _is_same(first: Any, second: Any) -> bool:
