@@ -279,6 +279,23 @@ def test_posterior_of_what_nobody_reads_is_refused() -> None:
         fit_posterior(model, [(x, LABELS)])
 
 
+class TokensFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = Own(), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(x.transpose(0, 1)).mean(dim=0))
+
+
+@pytest.mark.parametrize("tokens", [3, 4, 6, 8])
+def test_attention_that_has_tokens_first_gets_no_posterior(tokens: int) -> None:
+    model, x = convert(TokensFirst().eval(), ["mix"]), torch.randn(4, tokens, 10)
+
+    with pytest.raises(UserError, match=r"along its first axis, \(batch, token, width\)"):
+        fit_posterior(model, [(x, LABELS)])
+
+
 class Causal(nn.Module):
     def __init__(self) -> None:
         super().__init__()

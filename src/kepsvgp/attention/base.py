@@ -165,7 +165,17 @@ class OfEachExample(NamedTuple):
 
     def for_sequences(self, count: int) -> Float[Tensor, "sequence ..."]:
         """For sequences that follow each other, as many for each example, such as windows."""
+        if count % len(self.values) != 0:
+            raise not_apart()
         return self.values.repeat_interleave(count // len(self.values), dim=0)
+
+
+def not_apart() -> UserError:
+    """The error for a layer that mixes the examples of a batch."""
+    return UserError(
+        "converted attention must take the examples along its first axis, (batch, token, width); "
+        "what it draws for one reaches the others. Convert a module that does."
+    )
 
 
 Draws = Tensor | OfEachExample

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kepsvgp.attention.base import Draws, OfEachExample, use_draws, used_modules
+from kepsvgp.attention.base import Draws, OfEachExample, not_apart, use_draws, used_modules
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError
 from kepsvgp.inference.calls import call, to_device
@@ -50,6 +50,31 @@ def linearise(model: nn.Module, inputs: Any) -> Linearised:
     Every example has values v of its own, so that the gradient of a sum over examples holds
     that of each.
     """
+    layers, leaves, logits = _with_leaves(model, inputs)
+    last = logits.shape[-1] - 1
+    by_class = [
+        torch.autograd.grad(logits[:, c].sum(), leaves, retain_graph=c < last, allow_unused=True)
+        for c in range(last + 1 if logits.requires_grad else 0)
+    ]
+    _check_all_are_read(model, layers, by_class)
+    stacked = (torch.stack(each, dim=1).mT for each in zip(*by_class, strict=True))
+    return Linearised(logits.detach(), dict(zip(layers, stacked, strict=True)))
+
+
+def check_examples_are_apart(model: nn.Module, inputs: Any) -> None:
+    """Refuses layers whose draws for the first example reach others, as where tokens come first.
+
+    Derivatives of each example could not be told from each other, nor would its answer be its own.
+    """
+    _, leaves, logits = _with_leaves(model, inputs)
+    if logits.requires_grad:
+        found = torch.autograd.grad(logits[0, 0], leaves, allow_unused=True)
+        if any(each is not None and each[1:].any() for each in found):
+            raise not_apart()
+
+
+def _with_leaves(model: nn.Module, inputs: Any) -> tuple[list[KEPAttention], list[Tensor], Tensor]:
+    """Layers, their means as values of every example, and the logits that these give."""
     layers, size = kep_layers(model), batch_size(inputs)
     leaves = [
         layer.v_mean.detach().expand(size, *layer.v_mean.shape).clone().requires_grad_()
@@ -59,17 +84,7 @@ def linearise(model: nn.Module, inputs: Any) -> Linearised:
         layer: OfEachExample(v) for layer, v in zip(layers, leaves, strict=True)
     }
     with torch.enable_grad(), use_draws(given):
-        logits = call(model, inputs)
-        last = logits.shape[-1] - 1
-        by_class = [
-            torch.autograd.grad(
-                logits[:, c].sum(), leaves, retain_graph=c < last, allow_unused=True
-            )
-            for c in range(last + 1 if logits.requires_grad else 0)
-        ]
-    _check_all_are_read(model, layers, by_class)
-    stacked = (torch.stack(each, dim=1).mT for each in zip(*by_class, strict=True))
-    return Linearised(logits.detach(), dict(zip(layers, stacked, strict=True)))
+        return layers, leaves, call(model, inputs)
 
 
 def _check_all_are_read(

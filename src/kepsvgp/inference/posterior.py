@@ -17,7 +17,13 @@ from torch.nn import functional as F
 
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError, told
-from kepsvgp.inference.linear import joint_layers, kep_layers, labelled, linearise
+from kepsvgp.inference.linear import (
+    check_examples_are_apart,
+    joint_layers,
+    kep_layers,
+    labelled,
+    linearise,
+)
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import predict
 from kepsvgp.maths import gauss_newton, svgp
@@ -189,6 +195,8 @@ def _matrices(
     copy, count, information = frozen(model), 0, 0.0
     sums: list[list[Tensor]] = []
     for inputs, labels in batches:
+        if count == 0:
+            check_examples_are_apart(copy, inputs)
         found = linearise(copy, inputs)
         logits = in_float64(found.logits)
         labels = labels.to(logits.device)
