@@ -153,6 +153,21 @@ APPENDIX: dict[str, dict[str, Any]] = {
         "train.epochs": 50, "train.lr": 5e-4, "train.min_lr": 1e-5,
     },
 }  # fmt: skip
+# and what is no setting here, or is one of something else
+_BESIDE = {
+    "optimiser": "Adam", "feature maps": "cosine", "seeds, members of an ensemble": "5",
+}  # fmt: skip
+BESIDE: dict[str, dict[str, str]] = {
+    "cifar10": _BESIDE | {
+        "examples": "45,000 / 5,000 / 10,000", "tokens": "64, none for the class",
+        "depth in tables 4 and 8": "5 (CIFAR-100: 6)",
+    },
+    "imdb": _BESIDE | {"examples": "35,000 / 5,000 / 10,000", "depth in tables 4 and 8": "1"},
+    "cola": _BESIDE | {
+        "examples": "8,551 (of which *855* validate), 527", "depth in tables 4 and 8": "2",
+        "contextual features": "*MiniLM in the place of ELMo*",
+    },
+}  # fmt: skip
 # what the authors' program sets beside that
 _PROGRAM_IMAGES = {
     "train.decay_epochs": 300, "data.normalisation": "program",
@@ -197,6 +212,10 @@ def settings() -> str:
     lines = [
         [f"`{name}`", *(cell(dataset, name) for dataset in columns.values())]
         for name in dict.fromkeys(name for part in every for name in part)
+    ]
+    lines += [
+        [name, *(BESIDE[dataset].get(name, "–") for dataset in columns.values())]
+        for name in dict.fromkeys(name for part in BESIDE.values() for name in part)
     ]
     return _markdown(["", *columns], lines)
 

@@ -1,6 +1,8 @@
 """The paper's experimental appendix against the configurations, setting by setting."""
 
 import math
+import re
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -9,9 +11,14 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from kepsvgp.config.file import load_config
 from kepsvgp.config.sections import ObjectiveConfig
+from kepsvgp.data.benchmark import random_split
+from kepsvgp.data.sets import cola, imdb
 from kepsvgp.errors import UserError
+from kepsvgp.models import ImageShape, build_model
+from kepsvgp.paper.chosen import find
+from kepsvgp.paper.study import Study
 from kepsvgp.training.steps import learning_rate
-from tools.tables import APPENDIX, PROGRAM
+from tools.tables import APPENDIX, BESIDE, PROGRAM
 
 DATASETS = ("cifar10", "cifar100", "imdb", "cola")
 
@@ -28,6 +35,36 @@ def test_numbers_of_the_appendix_are_those_of_the_variants(dataset: str, variant
     differing_names = set(differing(config, APPENDIX[dataset]))
     # the paper's η weighs J², and ours another loss
     assert differing_names == ({"objective.ksvd_weight"} if variant == "ours" else set())
+
+
+@pytest.mark.parametrize("dataset", BESIDE)
+def test_splits_have_the_sizes_of_the_appendix(dataset: str) -> None:
+    data = load_config(dataset, variant="text").data
+    split = {
+        "cifar10": lambda: random_split(50_000, val=5_000, seed=data.seed),
+        "imdb": lambda: imdb._split(data, imdb.REVIEWS),
+        "cola": lambda: cola._split(data, *accumulate(cola.Sizes()[:2])),
+    }[dataset]()
+    # CIFAR's test set is a file of its own
+    sizes = [len(split.train), len(split.val), len(split.test) or 10_000]
+    if dataset == "cola":
+        sizes = [sizes[0] + sizes[1], sizes[1], sizes[2]]
+
+    assert [
+        int(n) for n in re.findall(r"\d+", BESIDE[dataset]["examples"].replace(",", ""))
+    ] == sizes
+
+
+def test_rest_of_the_appendix_is_as_the_page_says() -> None:
+    images = build_model(load_config("cifar10").model, ImageShape(3, 32, 32), 10)
+
+    assert BESIDE["cifar10"]["tokens"].startswith(f"{len(images.positions)},")
+    assert find("table4").paper_settings["cifar10"][0] == "model.depth=5"
+    for dataset in ("imdb", "cola"):
+        depth = load_config(dataset).model.depth
+        assert f"{depth}" == BESIDE[dataset]["depth in tables 4 and 8"]
+        assert dataset not in find("table4").paper_settings
+    assert Study(dataset="imdb").seeds == int(BESIDE["imdb"]["seeds, members of an ensemble"])
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
