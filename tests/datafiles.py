@@ -38,8 +38,8 @@ def tables(layout: cifar.Layout, seed: int = 0) -> dict[str, tuple[np.ndarray, n
 
 
 def write_python(root: Path, layout: cifar.Layout, seed: int = 0) -> None:
-    """The python version."""
-    folder = root / layout.python_folder
+    """The files of CIFAR, with random content."""
+    folder = root / layout.folder
     folder.mkdir(parents=True)
     for name, (pixels, labels) in tables(layout, seed).items():
         number = name.rpartition("_")[2]
@@ -55,18 +55,6 @@ def write_python(root: Path, layout: cifar.Layout, seed: int = 0) -> None:
     names = [f"class {i}".encode() for i in range(layout.num_classes)]
     meta = {layout.names_field.encode(): names}
     (folder / layout.meta_file).write_bytes(pickle.dumps(meta, protocol=2))
-
-
-def write_binary(root: Path, layout: cifar.Layout, seed: int = 0) -> None:
-    """The binary version of the same content."""
-    folder = root / layout.binary_folder
-    folder.mkdir(parents=True)
-    for name, (pixels, labels) in tables(layout, seed).items():
-        columns = [np.zeros((len(labels), layout.binary_label_bytes - 1), np.uint8)]
-        columns += [labels[:, None].astype(np.uint8), pixels]
-        (folder / f"{name}.bin").write_bytes(np.hstack(columns).tobytes())
-    names = "".join(f"class {i}\n" for i in range(layout.num_classes))
-    (folder / layout.binary_meta_file).write_text(names + "\n")
 
 
 def write_svhn(path: Path, number: int = 7) -> np.ndarray:

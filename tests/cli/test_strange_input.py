@@ -44,15 +44,23 @@ def say(monkeypatch, capsys, tmp_path):
         ("train.clip_norm=nan", "train.clip_norm"),
         ("objective.ksvd_weight=inf", "objective.ksvd_weight"),
         ("data.root=\udcff", "UTF-8"),
+        ("train.lrr=1", "train.lrr"),
+        ("train.lr=fast", "train.lr"),
+        ("train.device=cuda:7", "train.device"),
+        ("model.patch_size=3", "patch_size"),
+        ("model.num_heads=5", "model.dim"),
+        ("data.name=cola", "cola"),
     ],
 )
-def test_strange_value_is_one_message(override, word, say) -> None:
+def test_wrong_value_is_one_message_and_writes_nothing(override, word, say, monkeypatch) -> None:
+    monkeypatch.setenv("KEPSVGP_DATA", "nowhere")
     code, _, err = say("train", "c.toml", *SMALL, override, "--out", "run")
 
     assert code == 2
     assert err.startswith("error: ")
     assert word in err
-    assert not Path("run").exists()
+    assert "Traceback" not in err
+    assert [path.name for path in Path().iterdir()] == ["c.toml"]
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 50_000, "seed = 1" + "0" * 5_000])

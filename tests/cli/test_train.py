@@ -1,6 +1,5 @@
 from importlib.metadata import version
 
-import pytest
 from commands import call
 
 from kepsvgp.runs.folder import RunFolder
@@ -71,33 +70,6 @@ def test_train_again_needs_resume_and_measures_only_what_is_missing(
     assert found["score"]["kep"]["test"] == whole["score"]["kep"]["test"]
     assert found["score"]["kep"]["val"]["nll"] == whole["score"]["kep"]["val"]["nll"]
     assert found["last"]["kep"].keys() == {"val", "test"}
-
-
-@pytest.mark.parametrize(
-    ("override", "field"),
-    [
-        ("train.lrr=1", "train.lrr"),
-        ("train.lr=fast", "train.lr"),
-        ("train.device=cuda:7", "train.device"),
-        ("model.patch_size=3", "patch_size"),
-        ("model.num_heads=5", "model.dim"),
-        ("data.name=cola", "cola"),
-    ],
-)
-def test_train_with_a_mistake_is_one_message_and_writes_nothing(
-    config, tmp_path, monkeypatch, capsys, override, field
-) -> None:
-    monkeypatch.setenv("KEPSVGP_DATA", str(tmp_path / "nowhere"))
-    before = sorted(tmp_path.rglob("*"))
-
-    code = call("train", config, override, "--out", tmp_path / "run")
-
-    assert code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    assert field in message
-    assert "Traceback" not in message
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_evaluate_measures_what_is_asked_for(trained, capsys) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from breaking import CONFIG, assert_explained, many, run_command
 from commands import small
-from datafiles import TINY10, write_binary, write_cola, write_python, write_svhn, write_vocabulary
+from datafiles import TINY10, write_cola, write_python, write_svhn, write_vocabulary
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -340,7 +340,6 @@ def test_commands_explain_damaged_files(processes, made, tmp_path, tried) -> Non
 def theirs(root: Path) -> dict[str, Kind]:
     """Files of users and publishers, which carry no checksum of ours."""
     write_python(root, TINY10)
-    write_binary(root / "binary", TINY10)
     write_svhn(root / "svhn" / "test.mat", 3)
     write_cola(root, (12, 5, 4))
     (root / "texts.csv").write_text(
@@ -353,24 +352,15 @@ def theirs(root: Path) -> dict[str, Kind]:
     (root / "new.jsonl").write_text("".join(f'{{"text": "a text, {n}"}}\n' for n in range(9)))
     np.save(root / "official.npy", pixels)
     write_vocabulary(root / "vocab.txt", "the cat sat")
-    python, binary = root / TINY10.python_folder, root / "binary" / TINY10.binary_folder
+    python = root / TINY10.folder
     dev = root / "cola_public/raw/in_domain_dev.tsv"
 
     def picture(path: Path) -> np.ndarray:
         return pictures.read(path, 8)
 
     return {
-        "CIFAR, python": Kind(
-            python / "test_batch", lambda p: cifar.read_file(root, TINY10, "test_batch")
-        ),
+        "CIFAR": Kind(python / "test_batch", lambda p: cifar.read_file(root, TINY10, "test_batch")),
         "CIFAR, classes": Kind(python / "batches.meta", lambda p: cifar.read_classes(root, TINY10)),
-        "CIFAR, binary classes": Kind(
-            binary / TINY10.binary_meta_file, lambda p: cifar.read_classes(root / "binary", TINY10)
-        ),
-        "CIFAR, binary": Kind(
-            binary / "test_batch.bin",
-            lambda p: cifar.read_file(root / "binary", TINY10, "test_batch"),
-        ),
         "SVHN": Kind(root / "svhn" / "test.mat", svhn.read),
         "CoLA": Kind(dev, lambda p: cola.read(p, 5)),
         "CSV": Kind(

@@ -143,7 +143,7 @@ def test_archives_and_pickles_of_strangers_stay_harmless(processes, tmp_path, tr
     import pickle
 
     trace = tmp_path / "it-ran"
-    path = tmp_path / TINY10.python_folder / "test_batch"
+    path = tmp_path / TINY10.folder / "test_batch"
     path.write_bytes(pickle.dumps({b"data": Evil(trace), b"labels": [1]}, protocol=2))
     (tmp_path / "c.toml").write_text('[data]\nname = "cifar10"\n')
 

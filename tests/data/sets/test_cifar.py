@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datafiles import TINY10, TINY100, tables, write_binary, write_python
+from datafiles import TINY10, TINY100, tables, write_python
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import batches, load_benchmark
@@ -20,9 +20,8 @@ def config(root: Path, layout: cifar.Layout, **settings) -> DataConfig:
 
 
 @LAYOUTS
-@pytest.mark.parametrize("write", [write_python, write_binary])
-def test_both_formats_give_the_images_and_labels_of_the_files(tmp_path, layout, write) -> None:
-    write(tmp_path, layout)
+def test_images_and_labels_are_those_of_the_files(tmp_path, layout) -> None:
+    write_python(tmp_path, layout)
     content = tables(layout)
     pixels = np.concatenate([content[name][0] for name in layout.train_files])
     labels = np.concatenate([content[name][1] for name in layout.train_files])
@@ -82,7 +81,7 @@ def test_train_limit_keeps_only_what_it_needs(tmp_path: Path) -> None:
     unneeded = set(range(5)) - needed
     assert unneeded
     for number in unneeded:
-        (tmp_path / TINY10.python_folder / f"data_batch_{number + 1}").unlink()
+        (tmp_path / TINY10.folder / f"data_batch_{number + 1}").unlink()
     cifar.load(config(tmp_path, TINY10, train_limit=3, val_limit=2), TINY10)
 
 
@@ -91,19 +90,9 @@ def test_missing_file_is_an_error_that_says_how_to_get_it(tmp_path: Path) -> Non
         load_benchmark(DataConfig(name="cifar10", root=tmp_path))
 
 
-def test_truncated_files_are_refused_by_name(tmp_path: Path) -> None:
-    for write, suffix in ((write_python, ""), (write_binary, ".bin")):
-        root = tmp_path / f"root{suffix}"
-        write(root, TINY10)
-        (path,) = root.glob(f"*/data_batch_3{suffix}")
-        path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(UserError, match="data_batch_3"):
-            cifar.load(config(root, TINY10), TINY10)
-
-
 def test_swapped_file_is_refused_by_what_it_says_it_is(tmp_path) -> None:
     write_python(tmp_path, TINY10)
-    folder = tmp_path / TINY10.python_folder
+    folder = tmp_path / TINY10.folder
     shutil.copy(folder / "data_batch_3", folder / "data_batch_2")
 
     with pytest.raises(UserError, match=r"data_batch_2 must be .*it says that it is 'training"):
@@ -126,7 +115,7 @@ def test_swapped_file_is_refused_by_what_it_says_it_is(tmp_path) -> None:
 )
 def test_wrong_content_is_refused(tmp_path, name, changes, message) -> None:
     write_python(tmp_path, TINY10)
-    path = tmp_path / TINY10.python_folder / name
+    path = tmp_path / TINY10.folder / name
     content = pickle.loads(path.read_bytes()) | changes
     if content[b"labels"] is None:
         del content[b"labels"]

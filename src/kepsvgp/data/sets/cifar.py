@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the publisher's formats, python pickles or binary files.
+"""CIFAR-10 and CIFAR-100 in the publisher's python version.
 
 Both are split as in the paper: 45,000 to train, 5,000 to validate (a tenth of the official
 training set, at random by the seed) and the official 10,000 to test.
@@ -28,54 +28,44 @@ class Layout:
 
     name: str
     title: str
-    python_folder: str
-    binary_folder: str
+    folder: str
     train_files: tuple[str, ...]
     test_file: str
     meta_file: str
-    binary_meta_file: str
     label_field: str
     names_field: str
     num_classes: int
     rows_train: int
     rows_test: int
-    # the binary files of CIFAR-100 have the coarse label before the fine one
-    binary_label_bytes: int
     normalisation: Normalisation
 
 
 CIFAR10 = Layout(
     name="cifar10",
     title="CIFAR-10",
-    python_folder="cifar-10-batches-py",
-    binary_folder="cifar-10-batches-bin",
+    folder="cifar-10-batches-py",
     train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test_file="test_batch",
     meta_file="batches.meta",
-    binary_meta_file="batches.meta.txt",
     label_field="labels",
     names_field="label_names",
     num_classes=10,
     rows_train=10_000,
     rows_test=10_000,
-    binary_label_bytes=1,
     normalisation=Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 )
 CIFAR100 = Layout(
     name="cifar100",
     title="CIFAR-100",
-    python_folder="cifar-100-python",
-    binary_folder="cifar-100-binary",
+    folder="cifar-100-python",
     train_files=("train",),
     test_file="test",
     meta_file="meta",
-    binary_meta_file="fine_label_names.txt",
     label_field="fine_labels",
     names_field="fine_label_names",
     num_classes=100,
     rows_train=50_000,
     rows_test=10_000,
-    binary_label_bytes=2,
     normalisation=Normalisation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )
 # as the authors' program has them: the deviations of CIFAR-10 are means over images
@@ -150,46 +140,20 @@ def read_train(root: Path, layout: Layout, rows: np.ndarray) -> Images:
 
 def read_classes(root: Path, layout: Layout) -> tuple[str, ...]:
     """Names of the classes, in the order of their labels."""
-    path = find_file(root, layout, layout.meta_file, layout.binary_meta_file)
-    if path.name == layout.binary_meta_file:
-        listed = path.read_bytes().rstrip(b"\n").split(b"\n")
-    else:
-        listed = load_plain(store.require(path, layout.name)).get(layout.names_field)
-    names = tuple(
-        name.decode("latin1") if isinstance(name, bytes) else str(name)
-        for name in (listed if isinstance(listed, list) else ())
-    )
+    path = store.require(root / layout.folder / layout.meta_file, layout.name)
+    listed = load_plain(path).get(layout.names_field)
+    names = tuple(map(_text, listed if isinstance(listed, list) else ()))
     if len(names) != layout.num_classes:
         expected = f"the {layout.title} list of {layout.num_classes} classes"
         raise store.refuse(path, expected, f"it has {len(names)}")
     return names
 
 
-def find_file(root: Path, layout: Layout, name: str, binary_name: str | None = None) -> Path:
-    """A file of the data set; that of the binary version if it alone is there."""
-    binary = root / layout.binary_folder / (binary_name or f"{name}.bin")
-    path = root / layout.python_folder / name
-    return binary if binary.exists() and not path.exists() else path
-
-
 def read_file(root: Path, layout: Layout, name: str) -> Images:
     """All images of a file and their labels; a damaged or exchanged one is refused."""
-    path = store.require(find_file(root, layout, name), layout.name)
-    is_binary = path.suffix == ".bin"
-    expected = f"the file {path.name} of {layout.title}"
+    path = store.require(root / layout.folder / name, layout.name)
+    expected = f"the file {name} of {layout.title}"
     num_rows = layout.rows_test if name == layout.test_file else layout.rows_train
-    read = _read_binary if is_binary else _read_python
-    data, labels = read(path, layout, name, num_rows, expected)
-    if len(labels) != num_rows or labels.min() < 0 or labels.max() >= layout.num_classes:
-        came = f"{len(labels)} labels from {labels.min()} to {labels.max()}"
-        wanted = f"{num_rows} from 0 to {layout.num_classes - 1}"
-        raise store.refuse(path, expected, f"it has {came}, not {wanted}")
-    return Images(data.reshape(-1, 3, SIDE, SIDE), labels.astype(np.int64))
-
-
-def _read_python(
-    path: Path, layout: Layout, name: str, num_rows: int, expected: str
-) -> tuple[np.ndarray, np.ndarray]:
     content = load_plain(path)
     if not {"data", layout.label_field} <= content.keys():
         raise store.refuse(path, expected, f"it has no fields data and {layout.label_field}")
@@ -199,24 +163,20 @@ def _read_python(
         raise store.refuse(path, expected, f"its data must be {(num_rows, PIXELS)} and is {came}")
     if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
         raise store.refuse(path, expected, "its labels are not a list of numbers")
-    kind = content.get("batch_label", b"")
-    kind = kind.decode("latin1") if isinstance(kind, bytes) else str(kind)
+    if len(labels) != num_rows or min(labels) < 0 or max(labels) >= layout.num_classes:
+        came = f"{len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)}"
+        wanted = f"{num_rows} from 0 to {layout.num_classes - 1}"
+        raise store.refuse(path, expected, f"it has {came}, not {wanted}")
+    kind = _text(content.get("batch_label", b""))
     # the files look alike, but each says which it is
     wanted = "testing" if name == layout.test_file else "training"
     number = name.rpartition("_")[2]
     wanted_number = f"batch {number} of" if number.isdigit() else ""
     if kind and (not kind.startswith(wanted) or wanted_number not in kind):
         raise store.refuse(path, expected, f"it says that it is '{kind}'")
-    return data, np.array(labels)
+    return Images(data.reshape(-1, 3, SIDE, SIDE), np.array(labels, np.int64))
 
 
-def _read_binary(
-    path: Path, layout: Layout, name: str, num_rows: int, expected: str
-) -> tuple[np.ndarray, np.ndarray]:
-    num_labels = layout.binary_label_bytes
-    width = num_labels + PIXELS
-    if path.stat().st_size != num_rows * width:
-        came = f"{num_rows * width} bytes, not {path.stat().st_size}"
-        raise store.refuse(path, expected, came)
-    table = np.fromfile(path, np.uint8).reshape(-1, width)
-    return table[:, num_labels:], table[:, num_labels - 1]
+def _text(value: object) -> str:
+    # Python 2 wrote bytes
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)

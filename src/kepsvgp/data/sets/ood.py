@@ -37,7 +37,7 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
             notes.append("out-of-distribution set svhn is not the official file")
     else:
         notes.append(f"out-of-distribution set svhn is missing ({svhn.FILE})")
-    path = cifar.find_file(root, other, other.test_file)
+    path = root / other.folder / other.test_file
     if path.exists():
         makers[other.name] = lambda: _classless(
             cifar.read_file(root, other, other.test_file).pixels, normalisation
