@@ -28,7 +28,6 @@ from kepsvgp.maths import svgp
 from kepsvgp.ops.device import find_device
 from kepsvgp.paper.findings import EXAMPLES, findings
 from kepsvgp.paper.kernels import (
-    Agreement,
     agreement,
     factored_svd,
     kind_of,
@@ -123,17 +122,19 @@ def inspect_model(
     with evaluating(model) as model:
         layers = {name: module for name, module in model.named_modules() if kind_of(module)}
         copies = {name: copy.deepcopy(layer).cpu() for name, layer in layers.items()}
-        parts: dict[str, list[_Part]] = {name: [] for name in layers}
-        count = 0
+        looks: dict[str, list[_Look]] = {name: [] for name in layers}
+        weights: list[int] = []
         for inputs, labels, _ in batches:
-            count += len(labels)
+            weights.append(len(labels))
             generator = torch.Generator().manual_seed(seed)
             with _watching(layers) as seen, fixed_draws(model, 1, generator=generator):
                 call(model, to_device(inputs, device))
             for name, layer in copies.items():
-                parts[name].append(_look(layer, *seen[name]))
-    reports = [_report(name, layer, parts[name]) for name, layer in copies.items()]
-    return Inspection(examples=count, split=split, layers=reports)
+                looks[name].append(_look(layer, *seen[name]))
+    reports = [
+        _report(name, layer, _mean_look(looks[name], weights)) for name, layer in copies.items()
+    ]
+    return Inspection(examples=sum(weights), split=split, layers=reports)
 
 
 @contextmanager
@@ -160,54 +161,29 @@ def _watching(layers: dict[str, nn.Module]) -> Iterator[dict[str, Seen]]:
             handle.remove()
 
 
-class _Side(NamedTuple):
-    """Learnt scores of one side against exact singular vectors, and random ones beside them."""
-
-    learnt: Agreement
-    chance: Agreement
+# what a batch, or all of them, says about a layer: vectors by name, means over the examples
+_Look = dict[str, Tensor]
 
 
-class _Part(NamedTuple):
-    """What one batch says about a layer; means are weighted by its number of examples."""
-
-    weight: int
-    spectrum: Float[Tensor, " values"]
-    left: _Side | None = None
-    right: _Side | None = None
-    moments: "_Moments | None" = None
-
-
-class _Moments(NamedTuple):
-    """Sums over both branches at the tokens, by head."""
-
-    variance: Float[Tensor, " head"]
-    energy: Float[Tensor, " head"]
-    scores: Float[Tensor, " head"]
-    num_tokens: int
-
-
-def _look(layer: nn.Module, x: Tensor, mask: Tensor | None) -> _Part:
+def _look(layer: nn.Module, x: Tensor, mask: Tensor | None) -> _Look:
     if not isinstance(layer, KEPAttention | PrimalAttention):
-        return _Part(len(x), normalised_spectrum(layer_svd(layer, x, mask).values))
+        return {"spectrum": normalised_spectrum(layer_svd(layer, x, mask).values)}
     features = layer_features(layer, x, mask)
     svd = factored_svd(*features)
     # as many exact vectors as there are pairs; short sequences have fewer
     rank = min(layer.rank, svd.values.shape[-1])
     pair = layer.scores(x, mask)
-    left, right = (
-        _Side(
-            agreement(_top(scores, rank), vectors[..., :rank]),
-            agreement(random_scores(phi, rank), vectors[..., :rank]),
-        )
-        for scores, phi, vectors in (
-            (pair.e, features.q, svd.left),
-            (pair.r, features.k, svd.right),
-        )
-    )
-    spectrum = normalised_spectrum(svd.values)
-    if isinstance(layer, PrimalAttention):
-        return _Part(len(x), spectrum, left, right)
-    return _Part(len(x), spectrum, left, right, _moments(layer, pair.e, pair.r, mask))
+    seen = {"spectrum": normalised_spectrum(svd.values)}
+    for side, scores, phi, vectors in (
+        ("left", pair.e, features.q, svd.left),
+        ("right", pair.r, features.k, svd.right),
+    ):
+        exact = vectors[..., :rank]
+        learnt = agreement(_top(scores, rank), exact)._asdict()
+        chance = agreement(random_scores(phi, rank), exact).overlap
+        for name, values in (learnt | {"chance": chance}).items():
+            seen[f"{side} {name}"] = values.reshape(-1)
+    return seen | _moments(layer, pair.e, pair.r, mask) if isinstance(layer, KEPAttention) else seen
 
 
 def _top(scores: Float[Tensor, "*batch rank token"], rank: int) -> Tensor:
@@ -216,8 +192,11 @@ def _top(scores: Float[Tensor, "*batch rank token"], rank: int) -> Tensor:
     return scores.gather(-2, order.unsqueeze(-1).expand(*order.shape, scores.shape[-1]))
 
 
-def _moments(layer: KEPAttention, e: Tensor, r: Tensor, mask: Tensor | None) -> _Moments:
-    """Variances and squared means of the GPs, and squared scores, which are 0 at padding."""
+def _moments(layer: KEPAttention, e: Tensor, r: Tensor, mask: Tensor | None) -> _Look:
+    """Variances and squared means of the GPs, and squared scores, which are 0 at padding, by head.
+
+    Sums over both branches at the tokens of an example, and the number of these.
+    """
     v_mean, v_tril = layer.v_mean.double(), _factors(layer)
     variance = energy = squares = torch.zeros(layer.num_heads, dtype=torch.float64)
     for scores in (e, r):
@@ -225,66 +204,55 @@ def _moments(layer: KEPAttention, e: Tensor, r: Tensor, mask: Tensor | None) -> 
         variance = variance + found.factor.square().sum(dim=(0, 2, 3, 4))
         energy = energy + found.mean.square().sum(dim=(0, 2, 3))
         squares = squares + scores.double().square().sum(dim=(0, 2, 3))
-    num_tokens = len(e) * e.shape[-1] if mask is None else int(mask.sum())
-    return _Moments(variance, energy, squares, num_tokens)
+    num_tokens = torch.tensor([len(e) * e.shape[-1] if mask is None else int(mask.sum())])
+    sums = {"variance": variance, "energy": energy, "squares": squares, "tokens": num_tokens}
+    return {name: values.double() / len(e) for name, values in sums.items()}
 
 
-def _report(name: str, layer: nn.Module, parts: list[_Part]) -> LayerReport:
-    weights = [part.weight for part in parts]
-    spectrum = _mean([part.spectrum for part in parts], weights)
-    kind = kind_of(layer)
+def _report(name: str, layer: nn.Module, seen: _Look) -> LayerReport:
+    kind, spectrum = kind_of(layer), seen["spectrum"]
     assert kind is not None
     heads = int(layer.num_heads)  # pyright: ignore[reportArgumentType]
     report = LayerReport(name=name, kind=kind, heads=heads, singular_values=spectrum.tolist())
     if not isinstance(layer, KEPAttention | PrimalAttention):
         return report
 
-    def mean(which: str, name: str) -> dict[str, Any]:
-        """Of both sides: the learnt scores or those of chance, over the batches."""
-        found = {}
-        for side in ("left", "right"):
-            each = [getattr(getattr(getattr(part, side), which), name) for part in parts]
-            found[side] = _mean([value.reshape(-1) for value in each], weights).tolist()
-        return found
+    def sides(what: str) -> Sides:
+        return Sides(left=seen[f"left {what}"].tolist(), right=seen[f"right {what}"].tolist())
 
-    def overlap(which: str) -> Shares:
-        return Shares(**{side: value for side, (value,) in mean(which, "overlap").items()})
+    def shares(what: str) -> Shares:
+        return Shares(left=float(seen[f"left {what}"]), right=float(seen[f"right {what}"]))
 
-    report = report.model_copy(
-        update={
-            "rank": layer.rank,
-            "explained": min(1.0, float(spectrum[: layer.rank].sum())),
-            "alignment": Sides(**mean("learnt", "alignment")),
-            "principal": Sides(**mean("learnt", "principal")),
-            "overlap": overlap("learnt"),
-            "chance": overlap("chance"),
-            "posterior": _posterior(layer, parts) if isinstance(layer, KEPAttention) else None,
-        }
-    )
+    about = {
+        "rank": layer.rank,
+        "explained": min(1.0, float(spectrum[: layer.rank].sum())),
+        "alignment": sides("alignment"),
+        "principal": sides("principal"),
+        "overlap": shares("overlap"),
+        "chance": shares("chance"),
+        "posterior": _posterior(layer, seen) if isinstance(layer, KEPAttention) else None,
+    }
+    report = report.model_copy(update=about)
     return report.model_copy(update={"findings": findings(report)})
 
 
-def _posterior(layer: KEPAttention, parts: list[_Part]) -> Posterior:
-    v_mean = layer.v_mean.double()
-    v_tril = _factors(layer)
+def _posterior(layer: KEPAttention, seen: _Look) -> Posterior:
+    v_mean, v_tril = layer.v_mean.double(), _factors(layer)
     heads = range(layer.num_heads)
     kl = [float(svgp.inducing_kl(v_mean[h, None], v_tril[h, None])) for h in heads]
     # diag S_d = row sums of L_d²
     variances = v_tril.square().sum(dim=-1)
-    seen = [part.moments for part in parts if part.moments is not None]
-    variance, energy, squares = (
-        torch.stack([getattr(moments, name) for moments in seen]).sum(dim=0)
-        for name in ("variance", "energy", "scores")
-    )
-    tokens = max(1, sum(moments.num_tokens for moments in seen))
-    tiny = torch.finfo(energy.dtype).tiny
+    variance, size = seen["variance"], seen["variance"] + seen["energy"]
+    # where nothing is seen there is nothing to divide
+    tiny = torch.finfo(size.dtype).tiny
+    per_token = seen["squares"] / seen["tokens"].clamp_min(tiny)
     return Posterior(
         kl=kl,
         scale=variances.mean(dim=(1, 2)).sqrt().tolist(),
         signal=v_mean.square().mean(dim=(1, 2)).sqrt().tolist(),
         # √(var / (var + mean²))
-        noise=(variance / (variance + energy).clamp_min(tiny)).sqrt().tolist(),
-        scores=(squares / tokens / (2 * layer.rank)).sqrt().tolist(),
+        noise=(variance / size.clamp_min(tiny)).sqrt().tolist(),
+        scores=(per_token / (2 * layer.rank)).sqrt().tolist(),
     )
 
 
@@ -293,9 +261,11 @@ def _factors(layer: KEPAttention) -> Tensor:
     return svgp.marginal_factors(v_tril, layer.num_heads, layer.rank)
 
 
-def _mean(values: list[Tensor], weights: list[int]) -> Tensor:
-    """Weighted mean of vectors; shorter ones count as zero where they have ended."""
-    length = max(len(value) for value in values)
-    padded = [nn.functional.pad(value, (0, length - len(value))) for value in values]
+def _mean_look(looks: list[_Look], weights: list[int]) -> _Look:
+    """Weighted means; of vectors, shorter ones count as zero where they have ended."""
     shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
-    return shares @ torch.stack(padded).double()
+    found = {}
+    for name in looks[0]:
+        each = [look[name].double() for look in looks]
+        found[name] = shares @ nn.utils.rnn.pad_sequence(each, batch_first=True)
+    return found
