@@ -13,7 +13,7 @@ from kepsvgp.config.file import load_config
 from kepsvgp.data.sets import ood
 from kepsvgp.paper.plan import Evaluation, Plan, Task
 from kepsvgp.paper.records import Left, RunState, write_record
-from kepsvgp.paper.request import Request
+from kepsvgp.paper.request import plan_request
 from kepsvgp.paper.sweep import Sweep
 from kepsvgp.paper.work import perform
 
@@ -57,7 +57,7 @@ def _finish(task: Task, out: Path) -> None:
 
 
 def _everything() -> Plan:
-    return Request(what=("all",)).plan()
+    return plan_request(("all",))
 
 
 def _seconds(out: Path) -> float:

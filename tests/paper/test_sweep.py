@@ -18,7 +18,7 @@ from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper import claims
 from kepsvgp.paper.cells import UNDEFINED, Missing, NumberCell, Reader, Reason, _by_score, fill
 from kepsvgp.paper.chosen import find
-from kepsvgp.paper.claims import check_claims
+from kepsvgp.paper.claims import compare_pairs
 from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.figures import figure_data
 from kepsvgp.paper.filled import fill_table
@@ -78,7 +78,7 @@ def test_claims_are_differences_of_the_cells(filled, swept, monkeypatch) -> None
     numbers = next(iter(published(filled.table.name).values()))
     monkeypatch.setattr(claims, "published", lambda *_: {"digits": numbers})
 
-    found = check_claims(filled.table, Reader(filled.planned, swept.root), resamples=50)
+    found = compare_pairs(filled.table, Reader(filled.planned, swept.root), resamples=50).claims
 
     assert found or filled.table.name == "table3"
     for claim in found:

@@ -9,7 +9,7 @@ from commands import call
 from kepsvgp.metrics import UndefinedMetricWarning
 from kepsvgp.paper.declarations import MethodRow
 from kepsvgp.paper.records import OutputRoot
-from kepsvgp.paper.request import Request
+from kepsvgp.paper.request import plan_request
 from kepsvgp.paper.study import Study
 from kepsvgp.paper.work import perform
 
@@ -30,7 +30,7 @@ VARIANTS = {
 def test_table_of_a_variant_names_it_and_is_of_its_runs(tiny, tmp_path, variant) -> None:
     ending, words, wanted = VARIANTS[variant]
     what, out = ("table1", "train.epochs=1"), tmp_path / "out"
-    plan = Request(what, config=tiny, rows=("msp", "kep"), seeds=1, variant=variant).plan()
+    plan = plan_request(what, config=tiny, rows=("msp", "kep"), seeds=1, variant=variant)
     with warnings.catch_warnings():
         # a model of one epoch may be always wrong
         warnings.simplefilter("ignore", UndefinedMetricWarning)

@@ -18,6 +18,15 @@ DataRoot = Annotated[
         help="Folder of the data sets; otherwise KEPSVGP_DATA, else one in the user's cache."
     ),
 ]
+MOST = 2**31 - 1
+Samples = Annotated[int, typer.Option(min=1, max=MOST, help="Monte Carlo samples.")]
+Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of the samples.")]
+MaxRisk = Annotated[
+    float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
+]
+MaxFalseAlarm = Annotated[
+    float | None, typer.Option(help="Abstain from foreign inputs, and from so few others.")
+]
 VariantOption = Annotated[
     str,
     typer.Option(

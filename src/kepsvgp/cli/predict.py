@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-_MOST = 2**31 - 1
+from kepsvgp.cli.command import MOST, MaxFalseAlarm, MaxRisk, Samples, Seed
 
 
 def predict(
@@ -16,24 +16,18 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="A .csv or .jsonl file; standard output by default.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, max=_MOST, help="Monte Carlo samples.")] = 10,
-    max_risk: Annotated[
-        float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
-    ] = None,
+    samples: Samples = 10,
+    max_risk: MaxRisk = None,
     confidence: Annotated[
         float | None, typer.Option(help="Probability with which --max-risk holds; 0.95 if none.")
     ] = None,
-    max_false_alarm: Annotated[
-        float | None, typer.Option(help="Abstain from foreign inputs, and from so few others.")
-    ] = None,
+    max_false_alarm: MaxFalseAlarm = None,
     column: Annotated[str, typer.Option(help="Column or field that has the texts.")] = "text",
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Report broken rows and go on without them.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, max=_MOST, help="Inputs at a time.")] = 256,
-    seed: Annotated[
-        int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of the samples.")
-    ] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST, help="Inputs at a time.")] = 256,
+    seed: Seed = 0,
 ) -> None:
     """Predict new inputs, with the uncertainty of each and whether to withhold the answer.
 

@@ -75,14 +75,14 @@ def reproduce(
     import os
 
     from kepsvgp.paper.declarations import PaperTable
-    from kepsvgp.paper.request import Request
+    from kepsvgp.paper.request import plan_request
     from kepsvgp.paper.sweep import Sweep
     from kepsvgp.runs.weights import as_checkpoint
 
     if data_root is not None:
         os.environ["KEPSVGP_DATA"] = str(data_root.resolve())
-    request = Request(
-        what=tuple(what),
+    plan = plan_request(
+        tuple(what),
         dataset=dataset,
         seeds=seeds,
         profile=profile.value,
@@ -91,7 +91,7 @@ def reproduce(
         rows=() if rows is None else tuple(rows.split(",")),
         checkpoint=None if checkpoint is None else as_checkpoint(checkpoint),
     )
-    sweep = Sweep(request.plan(), out)
+    sweep = Sweep(plan, out)
     if dry_run:
         _show_plan(sweep, jobs)
         return

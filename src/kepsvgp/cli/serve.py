@@ -6,37 +6,31 @@ from typing import Annotated
 
 import typer
 
+from kepsvgp.cli.command import MOST, MaxFalseAlarm, MaxRisk, Samples, Seed
 from kepsvgp.errors import UserError
 
 TOKEN = "KEPSVGP_TOKEN"
-_MOST = 2**31 - 1
 
 
 def serve(
     model: Annotated[Path, typer.Argument(help="A run folder, or one that save_pretrained wrote.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
-    samples: Annotated[int, typer.Option(min=1, max=_MOST, help="Monte Carlo samples.")] = 10,
-    max_risk: Annotated[
-        float | None, typer.Option(help="Abstain so that at most this share of answers is wrong.")
-    ] = None,
+    samples: Samples = 10,
+    max_risk: MaxRisk = None,
     confidence: Annotated[
         float, typer.Option(help="Probability with which --max-risk holds.")
     ] = 0.95,
-    max_false_alarm: Annotated[
-        float | None, typer.Option(help="Abstain from foreign inputs, and from so few others.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of the samples.")
-    ] = 0,
+    max_false_alarm: MaxFalseAlarm = None,
+    seed: Seed = 0,
     token_file: Annotated[
         Path | None,
         typer.Option(help=f"File with the token that clients must show; or set {TOKEN}."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=_MOST, help="Rows at a time.")] = 64,
-    max_rows: Annotated[int, typer.Option(min=1, max=_MOST, help="Rows in a request.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, max=MOST, help="Rows at a time.")] = 64,
+    max_rows: Annotated[int, typer.Option(min=1, max=MOST, help="Rows in a request.")] = 256,
     max_body: Annotated[float, typer.Option(min=0.001, help="Megabytes of a request.")] = 8.0,
-    max_queue: Annotated[int, typer.Option(min=1, max=_MOST, help="Rows that may wait.")] = 1024,
+    max_queue: Annotated[int, typer.Option(min=1, max=MOST, help="Rows that may wait.")] = 1024,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds for a request, and for its answer.")
     ] = 30.0,

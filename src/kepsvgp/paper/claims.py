@@ -7,6 +7,7 @@ test set could change.
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -60,42 +61,38 @@ class Claim(NamedTuple):
         return "fails" if ends[1] < 0 else "fails, within noise"
 
 
-def check_claims(table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES) -> list[Claim]:
-    """The paper's claims about a table, held against our runs; none for other data sets."""
+class Compared(NamedTuple):
+    """The pairs of a table, compared.
+
+    Attributes:
+        claims: What the paper claims of them, held against our runs; none for other data sets.
+        differences: First − second of each pair in every column, for a study of ours.
+    """
+
+    claims: list[Claim]
+    differences: dict[Pair, dict[str, Interval]]
+
+
+def compare_pairs(table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES) -> Compared:
+    """Differences of the pairs of a table, with their intervals."""
     dataset = reader.planned.study.dataset
+    columns = table.columns_for(dataset)
     printed = published(table.numbers or table.name).get(dataset, {})
     rows = {row.key: row for row in reader.planned.rows}
-    claims = []
+    found = Compared([], {})
     for pair in table.pairs:
-        compared = [
-            column
-            for column in table.columns_for(dataset)
-            if all(row in rows and column.key in printed.get(row, {}) for row in pair)
-        ]
-        if not compared:
+        if not rows.keys() >= {*pair}:
             continue
+        claimed = [c for c in columns if all(c.key in printed.get(row, {}) for row in pair)]
         rivals = _Rivals(table, reader, (rows[pair.first], rows[pair.second]), resamples)
-        intervals, reason = rivals.intervals(compared)
-        for column in compared:
+        intervals, reason = rivals.intervals(columns if table.config else claimed)
+        if table.config:
+            found.differences[pair] = intervals
+        for column in claimed:
             numbers = printed[pair.first][column.key], printed[pair.second][column.key]
             claim = make_claim(pair, column, numbers, intervals.get(column.key), reason)
-            claims += [] if claim is None else [claim]
-    return claims
-
-
-def differences(
-    table: PaperTable, reader: Reader, *, resamples: int = RESAMPLES
-) -> dict[Pair, dict[str, Interval]]:
-    """First − second of each pair in every column that can be compared."""
-    rows = {row.key: row for row in reader.planned.rows}
-    columns = list(table.columns_for(reader.planned.study.dataset))
-    return {
-        pair: _Rivals(table, reader, (rows[pair.first], rows[pair.second]), resamples).intervals(
-            columns
-        )[0]
-        for pair in table.pairs
-        if pair.first in rows and pair.second in rows
-    }
+            found.claims.extend([] if claim is None else [claim])
+    return found
 
 
 def make_claim(
@@ -126,7 +123,9 @@ class _Rivals(NamedTuple):
     rows: tuple[MethodRow, MethodRow]
     resamples: int
 
-    def intervals(self, columns: list[MetricColumn]) -> tuple[dict[str, Interval], Reason | None]:
+    def intervals(
+        self, columns: Sequence[MetricColumn]
+    ) -> tuple[dict[str, Interval], Reason | None]:
         """The difference for each column, and why there is none."""
         found: dict[str, Interval] = {}
         reason = None

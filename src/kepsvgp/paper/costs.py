@@ -1,6 +1,8 @@
 """How long the work that is left may take, from what the same or similar work has cost."""
 
 from collections.abc import Iterable, Sequence
+from itertools import product
+from statistics import fmean
 from typing import NamedTuple
 
 from kepsvgp.config.comparison import with_absolute_paths
@@ -28,47 +30,37 @@ class Costs:
 
     def __init__(self, wanted: Iterable[RunConfig]) -> None:
         self._wanted = {_likeness(config)[-1] for config in wanted}
-        self._totals: dict[Key, tuple[float, int]] = {}
-        self._counted: dict[str, tuple[int, set[str]]] = {}
+        self._work: dict[str, tuple[list[Key], list[tuple[str, float]]]] = {}
 
     def add(self, config: RunConfig, run: RunState) -> None:
-        """Counts what a run's work has cost, but for what of it was counted before."""
-        likenesses, name = _likeness(config), run.folder.path.name
-        if likenesses[-1] not in self._wanted:
-            return
-        epochs, steps = self._counted.get(name, (0, set()))
-        new: list[tuple[str, float]] = [
-            ("epoch", float(entry["seconds"]) + float(entry.get("val_seconds", 0.0)))
-            for entry in run.history[epochs:]
-        ]
-        new += [(step, t) for step, t in run.record.seconds.items() if step not in steps]
-        self._counted[name] = len(run.history), set(run.record.seconds)
-        for likeness in likenesses:
-            for step, seconds in new:
-                total, count = self._totals.get((*likeness, step), (0.0, 0))
-                self._totals[*likeness, step] = total + seconds, count + 1
+        """Notes what a run's work has cost, in place of what it had cost before."""
+        likenesses = _likeness(config)
+        if likenesses[-1] in self._wanted:
+            epochs = [e["seconds"] + e.get("val_seconds", 0.0) for e in run.history]
+            work = [*(("epoch", seconds) for seconds in epochs), *run.record.seconds.items()]
+            self._work[run.folder.path.name] = likenesses, work
 
     def estimate(self, left: Iterable[tuple[Task, Left]], *, jobs: int = 1) -> Estimate:
         """Time for what is left, so many jobs at a time."""
-        seconds, unknown = 0.0, 0
+        means, seconds, unknown = self._means(), 0.0, 0
         for task, rest in left:
             work = [(each.key, 1) for each in rest.evaluations]
-            if rest.epochs:
-                work.append(("epoch", rest.epochs))
+            work += [("epoch", rest.epochs)] if rest.epochs else []
             likenesses = _likeness(task.config) if work else []
             for step, times in work:
-                each = self._mean(likenesses, step)
+                # by the most similar work there is
+                found = (means.get((*likeness, step)) for likeness in likenesses)
+                each = next((mean for mean in found if mean is not None), None)
                 seconds += times * (each or 0.0)
                 unknown += each is None
         return Estimate(seconds / max(1, jobs), unknown)
 
-    def _mean(self, likenesses: Sequence[Key], step: str) -> float | None:
-        """The mean cost of the most similar work there is; None if there is none."""
-        for likeness in likenesses:
-            if (*likeness, step) in self._totals:
-                total, count = self._totals[*likeness, step]
-                return total / count
-        return None
+    def _means(self) -> dict[Key, float]:
+        known: dict[Key, list[float]] = {}
+        for likenesses, work in self._work.values():
+            for likeness, (step, seconds) in product(likenesses, work):
+                known.setdefault((*likeness, step), []).append(seconds)
+        return {key: fmean(values) for key, values in known.items()}
 
 
 def _likeness(config: RunConfig) -> list[Key]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from kepsvgp.metrics import Interval
 from kepsvgp.metrics.registry import METRICS
 from kepsvgp.paper.cells import NumberCell, Reader, fill
-from kepsvgp.paper.claims import RESAMPLES, Claim, check_claims, differences
+from kepsvgp.paper.claims import RESAMPLES, Claim, compare_pairs
 from kepsvgp.paper.declarations import MetricColumn, Pair, PaperTable
 from kepsvgp.paper.notes import notes_of
 from kepsvgp.paper.plan import PlannedExhibit
@@ -45,13 +45,13 @@ def fill_table(
     table = planned.exhibit
     assert isinstance(table, PaperTable)
     reader = Reader(planned, root)
+    compared = compare_pairs(table, reader, resamples=resamples)
     return FilledTable(
         table,
         planned,
         table.columns_for(planned.study.dataset),
         fill(table, reader),
-        check_claims(table, reader, resamples=resamples),
+        compared.claims,
         notes_of(planned, root),
-        # the paper's claims have theirs
-        differences(table, reader, resamples=resamples) if table.config else {},
+        compared.differences,
     )
