@@ -1,6 +1,7 @@
-"""Sweeps compared file by file, times aside."""
+"""Sweeps compared file by file, times aside, and the processes that work for them."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,27 @@ def without_times(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_times(v) for key, v in value.items() if key not in TIMES}
     return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def assert_same_sweep(out: Path, expected: Path) -> None:
+    """The same files with the same content, but for times."""
+    ours, theirs = files_of(out), files_of(expected)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if content_of(ours[name]) != content_of(theirs[name])] == []
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import call
-from sweeps import TINY, content_of, files_of
+from sweeps import TINY, assert_same_sweep, children_of, files_of, is_alive
 
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.state import STATE
@@ -126,7 +126,7 @@ def test_a_killed_sweep_goes_on_and_trains_nothing_twice(local, tiny, tmp_path) 
     for path, history in kept.items():
         # times are part of it: no epoch was done again
         assert RunFolder(path).history()[: len(history)] == history
-    assert_same(out, local)
+    assert_same_sweep(out, local)
 
 
 def wait_for(condition, process: "subprocess.Popen[bytes] | None" = None) -> None:
@@ -143,32 +143,9 @@ def is_half_way(out: Path) -> bool:
     return len(epochs) > 1 and epochs[-1] == 40 and any(0 < count < 38 for count in epochs)
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def weights(run: RunFolder) -> dict[str, tuple[int, int]]:
     files = [run.weights_file(), *run.path.glob("checkpoints/*"), run.path / STATE]
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
-
-
-def assert_same(out: Path, expected: Path) -> None:
-    """Two sweeps have the same files with the same content, but for times."""
-    ours, theirs = files_of(out), files_of(expected)
-    assert ours.keys() == theirs.keys()
-    different = [name for name in ours if content_of(ours[name]) != content_of(theirs[name])]
-    assert different == []
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +195,7 @@ def test_reproduce_on_ray_equals_local_processes(
     done = run(command(tiny, out, "--ray", ray_nodes))
 
     assert "[2/2]" in done.stderr
-    assert_same(out, local)
+    assert_same_sweep(out, local)
 
 
 def test_reproduce_takes_a_shipped_configuration_by_name(tmp_path, capsys) -> None:

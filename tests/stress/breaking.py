@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from sweeps import without_times
 
 from kepsvgp.runs.folder import RunFolder
 
@@ -70,14 +71,11 @@ def _command(arguments: list[str], output: Path) -> None:
     main()
 
 
-class Command:
-    """The command line in a process of its own, forked from one that has imported torch."""
+class Work:
+    """A function in a process of its own, forked from one that has imported torch."""
 
-    def __init__(self, processes, output: Path, *arguments: object) -> None:
-        self._output = output
-        self._process = processes.Process(
-            target=_command, args=([str(argument) for argument in arguments], output)
-        )
+    def __init__(self, processes, do: Callable[..., object], *arguments: object) -> None:
+        self._process = processes.Process(target=do, args=arguments)
         self._process.start()
 
     @property
@@ -93,9 +91,7 @@ class Command:
         """How it ended; it must within the time."""
         self._process.join(seconds)
         assert self._process.exitcode is not None, "still running"
-        texts = (self._output.with_suffix(f".{name}") for name in ("out", "err"))
-        out, err = (text.read_text() if text.exists() else "" for text in texts)
-        return Ended(self._process.exitcode, out, err)
+        return Ended(self._process.exitcode, "", "")
 
     def interrupt(self, after: float, number: signal.Signals) -> bool:
         """Sends a signal after some time; False if the process had ended by then."""
@@ -111,6 +107,20 @@ class Command:
         state = Path(f"/proc/{self.pid}/stat")
         while state.read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
+
+
+class Command(Work):
+    """The command line."""
+
+    def __init__(self, processes, output: Path, *arguments: object) -> None:
+        self._output = output
+        super().__init__(processes, _command, [str(argument) for argument in arguments], output)
+
+    def wait(self, seconds: float | None = None) -> Ended:
+        """How it ended, and what it said."""
+        code = super().wait(seconds).code
+        texts = (self._output.with_suffix(f".{name}") for name in ("out", "err"))
+        return Ended(code, *(text.read_text() if text.exists() else "" for text in texts))
 
 
 class Moments:
@@ -137,6 +147,28 @@ def run_command(processes, output: Path, *arguments: object) -> Ended:
     return Command(processes, output, *arguments).wait()
 
 
+def timed(work: Work) -> float:
+    """How long something takes that must succeed."""
+    start = time.monotonic()
+    ended = work.wait()
+    assert ended.code == 0, ended.err
+    return time.monotonic() - start
+
+
+def killed(
+    start: Callable[[], Work], moments: Moments, count: int, signals: tuple[signal.Signals, ...]
+) -> Iterator[Ended]:
+    """Does something again and again until it was killed so often; how it ended, each time."""
+    kills = 0
+    while kills < count:
+        work = start()
+        if work.interrupt(moments.next(), signals[kills % len(signals)]):
+            kills += 1
+        else:
+            moments.missed()
+        yield work.wait()
+
+
 def assert_explained(ended: Ended, *words: str) -> None:
     """A clear error: exit code 2, one message with these words, no traceback."""
     assert ended.code == 2, ended
@@ -144,16 +176,6 @@ def assert_explained(ended: Ended, *words: str) -> None:
     assert ended.err.splitlines()[-1].startswith("error: ") or "error: " in ended.err
     for word in words:
         assert word in ended.err, ended.err
-
-
-TIMES = ("seconds", "val_seconds", "data_wait", "seconds_per_1000")
-
-
-def without_times(value):
-    """The same nested value without what a clock measured."""
-    if isinstance(value, dict):
-        return {k: without_times(v) for k, v in value.items() if k not in TIMES}
-    return [without_times(v) for v in value] if isinstance(value, list) else value
 
 
 def results(folder: Path) -> tuple[object, object, dict[str, torch.Tensor]]:
@@ -204,23 +226,6 @@ def small_disk(folder: Path, kilobytes: int, *options: str) -> Iterator[Path]:
 def remount(folder: Path, *options: str) -> None:
     """Changes the options of a small disk."""
     subprocess.run(["mount", "-o", ",".join(("remount", *options)), str(folder)], check=True)
-
-
-def children_of(pid: int) -> list[int]:
-    """Processes that a process has started."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, task.read_text().split())
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not yet waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def open_files(pid: int | str = "self") -> int:

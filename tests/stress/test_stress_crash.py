@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -21,15 +22,18 @@ from breaking import (
     LONG,
     Command,
     Moments,
+    Work,
     assert_explained,
     assert_same_results,
+    killed,
     many,
     remount,
     run_command,
     small_disk,
-    without_times,
+    timed,
 )
 from PIL import Image
+from sweeps import without_times
 from webserver import Behaviour, serving
 
 from kepsvgp.data.download.catalogue import DataSet
@@ -56,10 +60,8 @@ def undisturbed(processes, config, tmp_path_factory) -> tuple[Path, float]:
     folder = tmp_path_factory.mktemp("undisturbed")
     # the first process waits for the server to import everything
     assert run_command(processes, folder / "first", "data", "list").code == 0
-    start = time.monotonic()
-    ended = run_command(processes, folder / "text", "train", config, "--out", folder / "run")
-    assert ended.code == 0, ended.err
-    return folder / "run", time.monotonic() - start
+    out = folder / "run"
+    return out, timed(Command(processes, folder / "text", "train", config, "--out", out))
 
 
 def test_training_that_is_killed_goes_on_to_the_same_results(
@@ -92,11 +94,8 @@ def test_comparison_that_is_killed_goes_on_to_the_same_results(
     processes, config, tmp_path, tried
 ) -> None:
     arguments = ("compare", config, "train.epochs=2", "--methods", "msp,temperature,kep")
-    start = time.monotonic()
-    ended = run_command(processes, tmp_path / "text", *arguments, "--out", tmp_path / "whole")
-    assert ended.code == 0, ended.err
-    duration = time.monotonic() - start
-    moments = Moments(5, 0.7 * duration, earliest=0.1)
+    whole = Command(processes, tmp_path / "text", *arguments, "--out", tmp_path / "whole")
+    moments = Moments(5, 0.7 * timed(whole), earliest=0.1)
     kills, number = 0, 0
     while kills < many(1, 12):
         out = tmp_path / f"out{number}"
@@ -204,20 +203,14 @@ def test_report_that_is_killed_leaves_the_old_page_or_the_new(
 ) -> None:
     run, _ = undisturbed
     page = tmp_path / "report.html"
-    start = time.monotonic()
-    ended = run_command(processes, tmp_path / "text", "report", run, "--out", page)
-    assert ended.code == 0, ended.err
-    duration = time.monotonic() - start
-    new = page.read_bytes()
-    moments, kills = Moments(2, duration), 0
-    while kills < many(2, 40):
+
+    def start() -> Command:
         page.write_bytes(b"the old page")
-        command = Command(processes, tmp_path / "text", "report", run, "--out", page)
-        if command.interrupt(moments.next(), KILLS[kills % 2]):
-            kills += 1
-        else:
-            moments.missed()
-        command.wait()
+        return Command(processes, tmp_path / "text", "report", run, "--out", page)
+
+    moments, kills = Moments(2, timed(start())), many(2, 40)
+    new = page.read_bytes()
+    for _ in killed(start, moments, kills, KILLS):
         assert page.read_bytes() in (b"the old page", new)
     tried("kills of report, then the old page or the new", kills)
 
@@ -242,29 +235,18 @@ def test_converted_model_that_was_killed_while_saved_is_whole_or_refused(
 ) -> None:
     from kepsvgp.conversion import load_pretrained
 
-    start = time.monotonic()
-    for seed in (0, 1):
-        process = processes.Process(target=_save_converted, args=(tmp_path / str(seed), seed))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-    duration = (time.monotonic() - start) / 2
+    durations = [timed(Work(processes, _save_converted, tmp_path / str(s), s)) for s in (0, 1)]
     known = [load_pretrained(tmp_path / str(seed)) for seed in (0, 1)]
     assert known[0].config.id2label != known[1].config.id2label
     # most of the time is spent before the first file is written
-    moments, kills = Moments(4, 1.1 * duration, earliest=0.5), 0
-    folder = tmp_path / "model"
+    moments, kills = Moments(4, 1.1 * durations[1], earliest=0.5), many(2, 40)
+    folder, seeds = tmp_path / "model", cycle((1, 0))
     shutil.copytree(tmp_path / "0", folder)
-    while kills < many(2, 40):
-        process = processes.Process(target=_save_converted, args=(folder, (kills + 1) % 2))
-        process.start()
-        process.join(moments.next())
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        else:
-            moments.missed()
-        process.join()
+
+    def start() -> Work:
+        return Work(processes, _save_converted, folder, next(seeds))
+
+    for _ in killed(start, moments, kills, KILLS[:1]):
         try:
             found = load_pretrained(folder)
         except UserError:
@@ -292,22 +274,16 @@ def test_predict_that_is_killed_leaves_the_old_file_or_the_new(
     run, _ = undisturbed
     out = tmp_path / "out.csv"
     arguments = ("predict", run, pictures, "--out", out, "--batch-size", 4)
-    start = time.monotonic()
-    ended = run_command(processes, tmp_path / "text", *arguments)
-    assert ended.code == 0, ended.err
-    duration = time.monotonic() - start
+
+    def start() -> Command:
+        out.write_bytes(b"old")
+        return Command(processes, tmp_path / "text", *arguments)
+
+    moments, kills = Moments(6, timed(start())), many(2, 40)
     new = out.read_bytes()
     assert new.count(b"\n") == 61
-    signals = (*KILLS, signal.SIGINT)
-    moments, kills = Moments(6, duration), 0
-    while kills < many(2, 40):
-        out.write_bytes(b"old")
-        command = Command(processes, tmp_path / "text", *arguments)
-        if command.interrupt(moments.next(), signals[kills % 3]):
-            kills += 1
-        else:
-            moments.missed()
-        assert "Traceback" not in command.wait().err
+    for ended in killed(start, moments, kills, (*KILLS, signal.SIGINT)):
+        assert "Traceback" not in ended.err
         assert out.read_bytes() in (b"old", new)
     tried("kills of predict, then the old file or the new", kills)
 
@@ -343,25 +319,15 @@ def _run_graph(path: Path) -> torch.Tensor:
 def test_export_that_is_killed_leaves_the_old_graph_or_the_new(processes, tmp_path, tried) -> None:
     pytest.importorskip("onnxscript")
     path = tmp_path / "model.onnx"
-    start = time.monotonic()
-    process = processes.Process(target=_export, args=(path, "onnx"))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    expected = _run_graph(path)
-    # most of the time is spent before the file is written
-    moments, kills = Moments(8, time.monotonic() - start, earliest=0.3), 0
-    while kills < many(1, 10):
+
+    def start() -> Work:
         path.write_bytes(b"old")
-        process = processes.Process(target=_export, args=(path, "onnx"))
-        process.start()
-        process.join(moments.next())
-        if process.is_alive():
-            os.kill(process.pid, KILLS[kills % 2])
-            kills += 1
-        else:
-            moments.missed()
-        process.join()
+        return Work(processes, _export, path, "onnx")
+
+    # most of the time is spent before the file is written
+    moments, kills = Moments(8, timed(start()), earliest=0.3), many(1, 10)
+    expected = _run_graph(path)
+    for _ in killed(start, moments, kills, KILLS):
         assert path.read_bytes() == b"old" or torch.equal(_run_graph(path), expected)
     tried("kills of export, then the old graph or the new", kills)
 

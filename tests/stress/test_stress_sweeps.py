@@ -16,14 +16,13 @@ from breaking import (
     Command,
     Moments,
     assert_explained,
-    children_of,
-    is_alive,
     many,
     remount,
     run_command,
     small_disk,
+    timed,
 )
-from sweeps import content_of, files_of
+from sweeps import TINY, assert_same_sweep, children_of, content_of, is_alive
 
 from kepsvgp.runs.folder import RunFolder
 
@@ -33,36 +32,12 @@ pytestmark = [
     pytest.mark.skipif(not LONG, reason="a sweep takes long: make stress runs it"),
 ]
 
-CONFIG = """
-[data]
-train_limit = 64
-val_limit = 32
-test_limit = 48
-corruptions = "none"
-[model]
-depth = 1
-dim = 12
-num_heads = 2
-mlp_dim = 12
-patch_size = 4
-[model.kep]
-rank = 2
-[train]
-epochs = 6
-batch_size = 32
-lr = 1e-2
-augment = false
-save_steps = 1
-[prediction]
-num_samples = 2
-"""
-
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory) -> tuple[object, ...]:
     """The command but for its output root."""
     path = tmp_path_factory.mktemp("config") / "tiny.toml"
-    path.write_text(CONFIG)
+    path.write_text(TINY.replace("epochs = 2", "epochs = 6\nsave_steps = 1"))
     return (
         *("reproduce", "table1", "--config", path, "--rows", "msp,temperature,kep"),
         *("--seeds", 1, "--resamples", 20, "--threads", 1, "--out"),
@@ -74,17 +49,8 @@ def undisturbed(processes, given, tmp_path_factory) -> tuple[Path, float]:
     """A sweep that nothing happened to, and how long it took."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert run_command(processes, folder / "first", "data", "list").code == 0
-    start = time.monotonic()
-    ended = run_command(processes, folder / "text", *given, folder / "out")
-    assert ended.code == 0, ended.err
-    return folder / "out", time.monotonic() - start
-
-
-def assert_same_sweep(out: Path, expected: Path) -> None:
-    """The same files with the same content, but for times."""
-    ours, theirs = files_of(out), files_of(expected)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if content_of(ours[name]) != content_of(theirs[name])] == []
+    out = folder / "out"
+    return out, timed(Command(processes, folder / "text", *given, out))
 
 
 def assert_goes_on(processes, text: Path, given: tuple[object, ...], out: Path) -> None:
