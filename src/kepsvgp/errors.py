@@ -94,4 +94,5 @@ def _words(hint: Any) -> str:
     kind = getattr(hint, "array_type", origin or hint)
     name = {"NoneType": "None", "Module": "a model (torch.nn.Module)"}.get(kind.__name__)
     article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
-    return name or f"{article} {kind.__name__}"
+    of = f" of {inner[0].__name__}" if kind is Sequence and isinstance(inner[0], type) else ""
+    return name or f"{article} {kind.__name__}{of}"

@@ -16,6 +16,7 @@ from kepsvgp.conversion.mean import Pair
 from kepsvgp.errors import UserError
 from kepsvgp.inference.linear import kep_layers, linearise
 from kepsvgp.inference.mode import frozen
+from kepsvgp.maths import svgp
 
 # DeBERTa's module compiles a function when it is imported
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -95,6 +96,21 @@ def test_prediction_in_few_bits_is_linear_too(name: str, dtype, is_cast: bool) -
     error, moved = _of_linear_model(name, dtype, is_cast=is_cast)
     # draws through the network itself are 59 and 89 % off
     assert error < 0.2 * moved
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_posterior_is_fitted_in_few_bits(dtype: torch.dtype) -> None:
+    model, batch = families.loud("vit")
+    families.spread(convert(model))
+    found = []
+    for each in (torch.float32, dtype):
+        inputs = {name: _as(value, each) for name, value in batch.items()}
+        fit_posterior(model.to(each), [(inputs, LABELS)], prior_precision=1.0)
+        (layer,) = kep_layers(model)
+        factor = svgp.lower_cholesky(layer.v_tril_raw.detach())
+        found.append(factor @ factor.mT)
+    assert (found[0] - torch.eye(len(found[0][0, 0]))).abs().max() > 0.1
+    assert_close(found[1], found[0], rtol=0, atol=0.1)
 
 
 def _of_linear_model(name: str, dtype: torch.dtype, is_cast: bool = False) -> tuple[Tensor, Tensor]:

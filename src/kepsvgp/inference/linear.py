@@ -15,7 +15,7 @@ from kepsvgp.inference.calls import call, to_device
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.maths import gauss_newton, svgp
-from kepsvgp.maths.ksvd import in_float64
+from kepsvgp.maths.ksvd import at_least_float32, in_float64
 
 
 class Linearised(NamedTuple):
@@ -77,7 +77,7 @@ def _with_leaves(model: nn.Module, inputs: Any) -> tuple[list[KEPAttention], lis
     """Layers, their means as values of every example, and the logits that these give."""
     layers, size = kep_layers(model), batch_size(inputs)
     leaves = [
-        layer.v_mean.detach().expand(size, *layer.v_mean.shape).clone().requires_grad_()
+        at_least_float32(layer.v_mean.detach()).repeat(size, 1, 1, 1).requires_grad_()
         for layer in layers
     ]
     given: dict[nn.Module, Draws] = {
