@@ -121,7 +121,7 @@ def _of_linear_model(name: str, dtype: torch.dtype, is_cast: bool = False) -> tu
     (layer,) = kep_layers(model)
     with torch.no_grad():
         layer.v_mean.normal_(std=0.01, generator=torch.Generator().manual_seed(1))
-    (jacobian,) = linearise(frozen(model), batch).jacobians.values()
+    (jacobian,) = linearise(frozen(model), batch).jacobians
     own = torch.float32 if is_cast else dtype
     model, batch = model.to(own), {n: _as(value, own) for n, value in batch.items()}
     draws = layer.draw(5, generator=torch.Generator().manual_seed(0))

@@ -70,7 +70,7 @@ def test_jacobians_are_autograd_s_and_nothing_is_touched(model) -> None:
     found = linearise(frozen(model), x)
     assert [module.training for module in model.modules()] == modes
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    for jacobian, expected in zip(found.jacobians.values(), brute_force(model, x), strict=True):
+    for jacobian, expected in zip(found.jacobians, brute_force(model, x), strict=True):
         assert_close(jacobian, expected)
     assert_close(found.logits, model(x))
 
@@ -213,20 +213,27 @@ def test_linear_prediction_is_the_sampled_one_where_the_spread_is_small(model) -
     assert_close(linear.epistemic.mean(), sampled.epistemic.mean(), rtol=0.1, atol=0)
 
 
-def test_gaussian_logits_have_the_covariance_of_the_linear_model(model) -> None:
-    x, _ = data(3)
-    found = linearise(frozen(model), x)
-    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in model.layers]
-    logits = gaussian_logits(found, factors)
-    expected = torch.zeros(3, CLASS, CLASS, dtype=torch.float64)
-    for jacobian, factor in zip(found.jacobians.values(), factors, strict=True):
-        whole = torch.block_diag(*factor.flatten(0, 1))
-        flat = jacobian.flatten(2)
-        expected += flat @ whole @ whole.T @ flat.mT
-    centred = logits - found.logits
-    covariance = torch.einsum("s n c, s n k -> n c k", centred, centred) / len(logits)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_linear_prediction_has_the_covariance_of_the_linear_model(model, structure) -> None:
+    x, y = data()
+    fit_posterior(model, [(x, y)], structure=structure, prior_precision=1.0)
+    covariance = torch.zeros(len(x), CLASS, CLASS, dtype=torch.float64)
+    for layer, jacobian in zip(model.layers, brute_force(model, x), strict=True):
+        factor = svgp.lower_cholesky(layer.v_tril_raw.detach())
+        flat = jacobian.flatten(2) @ torch.block_diag(*factor.flatten(0, 1))
+        covariance += flat @ flat.mT
+    expected = gaussian_logits(model(x).detach(), covariance).softmax(-1).mean(0)
+    assert_close(predict(model, x, method="linear").probs, expected)
+
+
+def test_gaussian_logits_have_the_covariance_that_was_asked_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(3, CLASS, CLASS, generator=generator, dtype=torch.float64)
+    mean, expected = root[..., 0], root @ root.mT
+    centred = gaussian_logits(mean, expected) - mean
+    covariance = torch.einsum("s n c, s n k -> n c k", centred, centred) / len(centred)
     assert_close(covariance, expected)
-    assert_close(centred.mean(0), torch.zeros_like(found.logits))
+    assert_close(centred.mean(0), torch.zeros_like(mean))
 
 
 @pytest.mark.parametrize("tolerance", [0.01, 0.1])

@@ -13,11 +13,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kepsvgp.attention.kep import KEPAttention
-from kepsvgp.inference.linear import Linearised, gaussian_logits, kep_layers, labelled, linearise
+from kepsvgp.inference.linear import (
+    factor_of,
+    gaussian_logits,
+    in_blocks,
+    kep_layers,
+    labelled,
+    linearise,
+)
 from kepsvgp.inference.mode import frozen
 from kepsvgp.inference.prediction import Prediction
 from kepsvgp.maths import gauss_newton, svgp
-from kepsvgp.maths.ksvd import in_float64
 
 Word = Literal["active", "silent", "collapsed", "prior noise"]
 
@@ -77,60 +83,55 @@ def activity(
         device: Where the batches go.
     """
     copy, layers = frozen(model), kep_layers(model)
-    sums: list[_Sums] = [_Sums() for _ in layers]
+    sums = [_Sums(layer) for layer in layers]
     for inputs, _ in labelled(batches, device):
-        found = linearise(copy, inputs)
-        for layer, key, total in zip(layers, found.jacobians, sums, strict=True):
-            total.add(layer, Linearised(found.logits, {key: found.jacobians[key]}))
+        logits, jacobians = linearise(copy, inputs)
+        for total, jacobian in zip(sums, jacobians, strict=True):
+            total.add(logits, jacobian)
     names = {module: name for name, module in model.named_modules()}
     return {
-        names[layer]: _judged(layer, total, num_train)
+        names[layer]: total.activity(num_train)
         for layer, total in zip(layers, sums, strict=True)
         if layer.noise == "joint"
     }
 
 
 class _Sums:
-    """Sums over examples."""
+    """Sums over examples, of one layer with the others at their mean."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: KEPAttention) -> None:
+        self.factor = factor_of(layer)
         self.count, self.posterior, self.prior = 0, 0.0, 0.0
-        self.matrix: Tensor | float = 0.0
+        self.matrix = torch.zeros_like(self.factor)
 
-    def add(self, layer: KEPAttention, found: Linearised) -> None:
-        (jacobian,) = found.jacobians.values()
-        factor = _factor(layer)
-        self.posterior += _epistemic(found, factor)
-        self.prior += _epistemic(found, torch.eye(factor.shape[-1]).to(factor).expand_as(factor))
-        blocks = in_float64(jacobian).reshape(*jacobian.shape[:2], *factor.shape[:2])
-        self.matrix = self.matrix + gauss_newton.matrix(blocks, in_float64(found.logits))
-        self.count += len(found.logits)
+    def add(
+        self,
+        logits: Float[Tensor, "example class"],
+        jacobian: Float[Tensor, "example class head value rank"],
+    ) -> None:
+        blocks, flat = in_blocks(jacobian, self.factor.shape[-1]), jacobian.flatten(2)
+        self.posterior += _epistemic(logits, gauss_newton.logit_covariance(blocks, self.factor))
+        self.prior += _epistemic(logits, flat @ flat.mT)
+        self.matrix += gauss_newton.matrix(blocks, logits)
+        self.count += len(logits)
+
+    def activity(self, num_train: int) -> Activity:
+        # the examples stand for the training set
+        spectrum = torch.linalg.eigvalsh(self.matrix * (num_train / self.count)).clamp_min(0)
+        size = gauss_newton.effective_dimension(spectrum, 1.0).item()
+        allowed, epistemic = size / (2 * num_train), self.posterior / self.count
+        # KL(N(m, L Lᵀ) ‖ N(m, I)), and that of an honest covariance (I + G)⁻¹
+        kl = svgp.inducing_kl(self.factor.new_zeros(1, *spectrum.shape), self.factor.unsqueeze(0))
+        honest = 0.5 * (spectrum.log1p() - spectrum / (1 + spectrum)).sum()
+        word: Word = "active"
+        if size < LEAST_DIMENSION:
+            word = "silent"
+        elif kl.item() < LEAST_SHARE * honest.item():
+            word = "prior noise"
+        elif epistemic < LEAST_SHARE * allowed:
+            word = "collapsed"
+        return Activity(word, size, allowed, epistemic, self.prior / self.count)
 
 
-def _factor(layer: KEPAttention) -> Float[Tensor, "block size size"]:
-    """L of q(v), in the blocks of its structure."""
-    return in_float64(svgp.lower_cholesky(layer.v_tril_raw.detach())).flatten(0, -3)
-
-
-def _epistemic(found: Linearised, factor: Tensor) -> float:
-    return Prediction.from_logits(gaussian_logits(found, [factor])).epistemic.sum().item()
-
-
-def _judged(layer: KEPAttention, total: _Sums, num_train: int) -> Activity:
-    assert isinstance(total.matrix, Tensor)
-    # the examples stand for the training set
-    spectrum = torch.linalg.eigvalsh(total.matrix * (num_train / total.count)).clamp_min(0)
-    size = gauss_newton.effective_dimension(spectrum, 1.0).item()
-    allowed, epistemic = size / (2 * num_train), total.posterior / total.count
-    factor = _factor(layer)
-    # KL(N(m, L Lᵀ) ‖ N(m, I)), and that of an honest covariance (I + G)⁻¹
-    kl = svgp.inducing_kl(torch.zeros_like(layer.v_mean), factor.unsqueeze(0)).item()
-    honest = 0.5 * (spectrum.log1p() - spectrum / (1 + spectrum)).sum()
-    word: Word = "active"
-    if size < LEAST_DIMENSION:
-        word = "silent"
-    elif kl < LEAST_SHARE * honest.item():
-        word = "prior noise"
-    elif epistemic < LEAST_SHARE * allowed:
-        word = "collapsed"
-    return Activity(word, size, allowed, epistemic, total.prior / total.count)
+def _epistemic(logits: Tensor, covariance: Tensor) -> float:
+    return Prediction.from_logits(gaussian_logits(logits, covariance)).epistemic.sum().item()

@@ -19,10 +19,10 @@ from kepsvgp.maths.ksvd import at_least_float32, in_float64
 
 
 class Linearised(NamedTuple):
-    """Logits at the posterior mean, and their derivatives by v of each layer, in its order."""
+    """Logits at the posterior mean, and their derivatives by v of each layer, in float64."""
 
     logits: Float[Tensor, "example class"]
-    jacobians: dict[nn.Module, Float[Tensor, "example class head value rank"]]
+    jacobians: list[Float[Tensor, "example class head value rank"]]
 
 
 def kep_layers(model: nn.Module) -> list[KEPAttention]:
@@ -58,7 +58,7 @@ def linearise(model: nn.Module, inputs: Any) -> Linearised:
     ]
     _check_all_are_read(model, layers, by_class)
     stacked = (torch.stack(each, dim=1).mT for each in zip(*by_class, strict=True))
-    return Linearised(logits.detach(), dict(zip(layers, stacked, strict=True)))
+    return Linearised(in_float64(logits.detach()), [in_float64(each) for each in stacked])
 
 
 def check_examples_are_apart(model: nn.Module, inputs: Any) -> None:
@@ -103,20 +103,24 @@ def _check_all_are_read(
         )
 
 
-def gaussian_logits(
-    found: Linearised, factors: Sequence[Tensor], num_samples: int = 64
-) -> Float[Tensor, "sample example class"]:
-    """Draws from the Gaussian of the linearised logits, the same normal numbers for all examples.
+def factor_of(layer: KEPAttention) -> Float[Tensor, "block size size"]:
+    """L of q(v), in its blocks and in float64."""
+    return in_float64(svgp.lower_cholesky(layer.v_tril_raw.detach())).flatten(0, -3)
 
-    f ~ N(f(m), J L Lᵀ Jᵀ) needs a factor of a matrix as large as there are classes, and no
-    further pass of the model.
-    """
-    logits = in_float64(found.logits)
-    covariance = torch.zeros(*logits.shape, logits.shape[-1], dtype=torch.float64)
-    for jacobian, factor in zip(found.jacobians.values(), factors, strict=True):
-        blocks = in_float64(factor.flatten(0, -3))
-        shaped = in_float64(jacobian).reshape(*jacobian.shape[:2], *blocks.shape[:2])
-        covariance = covariance.to(logits.device) + gauss_newton.logit_covariance(shaped, blocks)
+
+def in_blocks(
+    jacobian: Float[Tensor, "example class head value rank"], size: int
+) -> Float[Tensor, "example class block size"]:
+    """The derivatives by blocks of so many values, such as those of q(v)."""
+    return jacobian.reshape(*jacobian.shape[:2], -1, size)
+
+
+def gaussian_logits(
+    logits: Float[Tensor, "example class"],
+    covariance: Float[Tensor, "example class class"],
+    num_samples: int = 64,
+) -> Float[Tensor, "sample example class"]:
+    """Draws from N(logits, covariance), by the same normal numbers for all examples."""
     # logits that cannot vary, such as those of equal classes, leave it singular
     values, vectors = torch.linalg.eigh(covariance)
     root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
@@ -136,13 +140,19 @@ def _balanced_normals(count: int, size: int) -> Float[Tensor, "count size"]:
 def predict_linear(model: nn.Module, inputs: Any) -> Prediction:
     """The prediction of the model linearised in v at its mean: no samples of the network.
 
-    One pass, and one backward pass a class through what follows the first KEP layer.
+    One pass, and one backward pass a class through what follows the first KEP layer, give
+    f ~ N(f(m), J L Lᵀ Jᵀ), a Gaussian over as many numbers as there are classes.
     """
     layers = joint_layers(model)
-    factors = [svgp.lower_cholesky(layer.v_tril_raw.detach()) for layer in layers]
     found = linearise(frozen(model), inputs)
-    logits = gaussian_logits(found, factors).to(found.logits)
-    return replace(Prediction.from_logits(logits), num_samples=None, average="linear")
+    # q(v) is independent from layer to layer
+    covariances = [
+        gauss_newton.logit_covariance(in_blocks(jacobian, factor.shape[-1]), factor)
+        for jacobian, factor in zip(found.jacobians, map(factor_of, layers), strict=True)
+    ]
+    logits = gaussian_logits(found.logits, torch.stack(covariances).sum(dim=0))
+    own = Prediction.from_logits(logits.to(layers[0].v_mean))
+    return replace(own, num_samples=None, average="linear")
 
 
 def batch_size(inputs: Any) -> int:

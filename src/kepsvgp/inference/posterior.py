@@ -19,6 +19,7 @@ from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.errors import UserError, told
 from kepsvgp.inference.linear import (
     check_examples_are_apart,
+    in_blocks,
     joint_layers,
     kep_layers,
     labelled,
@@ -30,6 +31,8 @@ from kepsvgp.maths import gauss_newton, svgp
 from kepsvgp.maths.ksvd import in_float64
 
 Structure = Literal["value", "head", "layer"]
+# the first axis of `Linearised.jacobians` that is within a block
+_FIRST: dict[Structure, int] = {"value": 4, "head": 3, "layer": 2}
 
 # precisions that are tried, from much wider than the model's own prior, whose scale a converted
 # model was never trained for, to next to no spread
@@ -108,7 +111,6 @@ def fit_posterior(
     found = _matrices(model, labelled(batches, device), structure).standing_for(num_train)
     if held_out is not None and found.information < SATURATED:
         found = _matrices(model, held_out, structure).standing_for(found.num_examples)
-    values = [torch.linalg.eigvalsh(matrix) for matrix in found.matrices]
     scores: dict[float, float] = {}
     if prior_precision is not None:
         tau = prior_precision
@@ -121,7 +123,8 @@ def fit_posterior(
     for layer, matrix in zip(layers, found.matrices, strict=True):
         layer.set_factor(gauss_newton.covariance_factor(matrix, tau))
         layer.rescale(tau**0.5)
-    dims = [gauss_newton.effective_dimension(v, tau).item() for v in values]
+    values = map(torch.linalg.eigvalsh, found.matrices)
+    dims = [gauss_newton.effective_dimension(each, tau).item() for each in values]
     return PosteriorFit(tau, tuple(dims), found.num_examples, scores)
 
 
@@ -130,8 +133,8 @@ def find_spread(
     model: nn.Module,
     validation: Iterable[Any],
     *,
-    tolerance: float = 0.01,
-    num_samples: int = 20,
+    tolerance: float = TOLERANCE,
+    num_samples: int = NUM_SAMPLES,
     seed: int = 0,
     device: torch.device | None = None,
 ) -> float:
@@ -197,10 +200,9 @@ def _matrices(
     for inputs, labels in batches:
         if count == 0:
             check_examples_are_apart(copy, inputs)
-        found = linearise(copy, inputs)
-        logits = in_float64(found.logits)
+        logits, jacobians = linearise(copy, inputs)
         labels = labels.to(logits.device)
-        blocks = [_blocks(in_float64(each), structure) for each in found.jacobians.values()]
+        blocks = [in_blocks(each, math.prod(each.shape[_FIRST[structure] :])) for each in jacobians]
         new = [
             [gauss_newton.matrix(each, logits) for each in blocks],
             [gauss_newton.likelihood_gradient(each, logits, labels) for each in blocks],
@@ -212,14 +214,6 @@ def _matrices(
         raise UserError("batches must hold at least one example; got none.")
     matrices, gradients = sums
     return _Matrices(matrices, gradients, count, information / count)
-
-
-def _blocks(
-    jacobian: Float[Tensor, "example class head value rank"], structure: Structure
-) -> Float[Tensor, "example class block size"]:
-    if structure == "value":
-        return jacobian.flatten(2, 3)
-    return jacobian.flatten(3) if structure == "head" else jacobian.flatten(2).unsqueeze(2)
 
 
 def _by_evidence(layers: Sequence[KEPAttention], found: _Matrices) -> float:

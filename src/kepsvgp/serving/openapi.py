@@ -38,8 +38,8 @@ def describe(
             "label": {"type": "string", "enum": list(classes)},
             "probability": _NUMBER,
             "total": _NUMBER | {"description": "Entropy in nats: aleatoric and epistemic."},
-            "aleatoric": _NUMBER | {"description": "What remains if the model is right."},
-            "epistemic": _NUMBER | {"description": "What more data could remove."},
+            "aleatoric": _NUMBER | {"description": "Mean entropy of the draws."},
+            "epistemic": _NUMBER | {"description": "How much the draws disagree."},
             "novelty": _FITTED | {"description": "How foreign the input is; null if unknown."},
             "novelty_p": _FITTED | {"description": "Its p-value among familiar inputs."},
             "abstain": {
