@@ -305,7 +305,7 @@ def test_members_of_an_ensemble_are_different_runs_of_one_method_on_the_same_dat
     for members, wrong, message in (
         ([other, run], run, "must be different runs"),
         ([other, copied], copied, "must be different runs"),
-        ([other, runs["kep"]], runs["kep"], "must be runs of one method"),
+        ([other, runs["kep"]], runs["kep"], "must be asked of a run of"),
         ([foreign], foreign, "must be trained on the same data"),
         ([otherwise], otherwise, "must take the same inputs; data.max_length"),
     ):

@@ -182,12 +182,13 @@ class Method:
 
     def check_runs(self, runs: Sequence[RunFolder]) -> None:
         """Refuses runs of another method, and several where one is asked."""
-        first = runs[0].config().method
-        if find("kepsvgp.methods", first) is not type(self.trained):
-            raise UserError(
-                f"method {self.name!r} must be asked of a run of {self.trained.name!r}; "
-                f"{runs[0].path} is one of {first!r}."
-            )
+        for run in runs:
+            given = run.config().method
+            if find("kepsvgp.methods", given) is not type(self.trained):
+                raise UserError(
+                    f"method {self.name!r} must be asked of a run of {self.trained.name!r}; "
+                    f"{run.path} is one of {given!r}."
+                )
         if len(runs) > 1 and not self.is_ensemble:
             raise UserError(
                 f"method {self.name!r} must have one run; got {len(runs)}. Several make up an "

@@ -31,7 +31,31 @@ class DeepEnsemble(PostHoc):
     def check_runs(self, runs: Sequence[RunFolder]) -> None:
         """Refuses members that do not answer the same question, and one that is there twice."""
         super().check_runs(runs)
-        _check_members(runs)
+        first, *others = runs
+        record, seen = first.record(), {first.identity(): first.path}
+        for run in others:
+            name = run.identity()
+            if name in seen:
+                raise UserError(
+                    f"members of an ensemble must be different runs; {run.path} is the same as "
+                    f"{seen[name]}. Train another seed, or leave it out."
+                )
+            seen[name] = run.path
+            theirs = run.record()
+            same_inputs = all(theirs[key] == record[key] for key in ("task", "classes", "input"))
+            same_name = theirs["splits"].get("name") == record["splits"].get("name")
+            same_rows = is_same_split(record["splits"], theirs["splits"])
+            if not (same_inputs and same_name and same_rows):
+                raise UserError(
+                    f"members of an ensemble must be trained on the same data, split alike; "
+                    f"{run.path} was trained on other data than {first.path}. Leave it out."
+                )
+            other = other_inputs(first.config(), run.config())
+            if other:
+                raise UserError(
+                    f"members of an ensemble must take the same inputs; {', '.join(other)} of "
+                    f"{run.path} differ from those of {first.path}. Leave it out."
+                )
 
     def fit(self, trained: Trained) -> "Ensemble":
         """There is nothing to fit."""
@@ -68,39 +92,3 @@ def average(predictions: Sequence[Prediction]) -> Prediction:
         first.index,
         novelty=torch.stack(novelty).mean(dim=0) if len(novelty) == len(predictions) else None,
     )
-
-
-def _check_members(runs: Sequence[RunFolder]) -> None:
-    """Refuses members that do not answer the same question, and one that is there twice."""
-    first, *others = runs
-    method, record = first.config().method, first.record()
-    seen = {first.identity(): first.path}
-    for run in others:
-        mine = run.config().method
-        if mine != method:
-            raise UserError(
-                f"members of an ensemble must be runs of one method; {run.path} is one of "
-                f"{mine!r} and {first.path} of {method!r}."
-            )
-        name = run.identity()
-        if name in seen:
-            raise UserError(
-                f"members of an ensemble must be different runs; {run.path} is the same as "
-                f"{seen[name]}. Train another seed, or leave it out."
-            )
-        seen[name] = run.path
-        theirs = run.record()
-        same_inputs = all(theirs[key] == record[key] for key in ("task", "classes", "input"))
-        same_name = theirs["splits"].get("name") == record["splits"].get("name")
-        same_rows = is_same_split(record["splits"], theirs["splits"])
-        if not (same_inputs and same_name and same_rows):
-            raise UserError(
-                f"members of an ensemble must be trained on the same data, split alike; "
-                f"{run.path} was trained on other data than {first.path}. Leave it out."
-            )
-        other = other_inputs(first.config(), run.config())
-        if other:
-            raise UserError(
-                f"members of an ensemble must take the same inputs; {', '.join(other)} of "
-                f"{run.path} differ from those of {first.path}. Leave it out."
-            )

@@ -16,7 +16,6 @@ from kepsvgp.inference.posterior import fit_posterior
 from kepsvgp.methods.afterwards import train_then
 from kepsvgp.methods.base import Method
 from kepsvgp.models.blocks import Classifier
-from kepsvgp.ops.device import find_device
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.steps import derive_seed
 
@@ -116,15 +115,14 @@ class KEP(Method):
         kep = self.settings(config.model)
         if not kep.refit or kep.noise == "token":
             return super().train(config, benchmark, out, **options)
-        device = find_device(config.train.device, is_binding=False)
         size = len(benchmark.train)
         order = torch.Generator().manual_seed(derive_seed(config.seed, "refit"))
         some = benchmark.train.subset(torch.randperm(size, generator=order)[:REFIT_EXAMPLES])
 
         def fit(model: Classifier, batches: Callable[[Examples], Iterable[Any]]) -> None:
             fit_posterior(
-                model.to(device), batches(some), validation=batches(benchmark.val),
-                num_train=size, device=device,
+                model, batches(some), validation=batches(benchmark.val),
+                num_train=size, device=next(model.parameters()).device,
             )  # fmt: skip
 
         return train_then(fit, config, benchmark, out, **options)

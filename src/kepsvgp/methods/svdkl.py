@@ -24,7 +24,6 @@ from kepsvgp.config.sections import (
     Optional,
     RunConfig,
     Section,
-    TrainConfig,
 )
 from kepsvgp.data import Benchmark
 from kepsvgp.data.benchmark import is_same_split
@@ -111,18 +110,36 @@ class SVDKL(TwoSteps):
 
     def check_first(self, first: RunFolder, config: RunConfig, benchmark: Benchmark) -> None:
         """Refuses a run of another network, on other data, or one that has not come to its end."""
-        _check(first, config, benchmark)
+        if first.config().method != "msp":
+            raise UserError(
+                f"model.svdkl.softmax_run must be a run of method 'msp'; {first.path} is one of "
+                f"{first.config().method!r}."
+            )
+        if not is_same_split(first.record()["splits"], benchmark.split_record()):
+            raise UserError(
+                "model.svdkl.softmax_run must be a run on the same data, split alike; "
+                f"{first.path} was trained on others, perhaps on those that are tested here."
+            )
+        others = [name for name in differences(first.config(), config) if name in _NETWORK]
+        others += other_inputs(first.config(), config)
+        if others:
+            raise UserError(
+                "model.svdkl.softmax_run must be a run of the same network with the same inputs; "
+                f"{', '.join(others)} of {first.path} differ."
+            )
+        if not first.is_finished():
+            raise UserError(
+                f"model.svdkl.softmax_run must be a run that came to its end; {first.path} "
+                f"{first.unfinished()}. Continue it with --resume."
+            )
 
     def second_step(self, config: RunConfig, benchmark: Benchmark, first: RunFolder) -> SecondStep:
         """The network of the softmax run, which learns more slowly than the head."""
-        weights = self.starting_weights(config, first.model())
-        return SecondStep(self.schedule(config), weights, self.settings(config.model).lr_factor)
-
-    def schedule(self, config: RunConfig) -> TrainConfig:
-        """Settings of the loop in the second step."""
         epochs = self.epochs(config)
-        warmup = min(config.train.warmup_epochs, epochs / 2)
-        return config.train.model_copy(update={"epochs": epochs, "warmup_epochs": warmup})
+        lengths = {"epochs": epochs, "warmup_epochs": min(config.train.warmup_epochs, epochs / 2)}
+        schedule = config.train.model_copy(update=lengths)
+        weights = self.starting_weights(config, first.model())
+        return SecondStep(schedule, weights, self.settings(config.model).lr_factor)
 
     def starting_weights(self, config: RunConfig, softmax: Classifier) -> dict[str, Tensor]:
         """The network of the first step, and GPs whose mean is the logits of its head."""
@@ -135,29 +152,3 @@ class SVDKL(TwoSteps):
         left = re.compile(r"head\.|.*\.novelty\.")
         network = {n: t for n, t in softmax.state_dict().items() if not left.match(n)}
         return network | {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
-
-
-def _check(run: RunFolder, config: RunConfig, benchmark: Benchmark) -> None:
-    given = run.path
-    if run.config().method != "msp":
-        raise UserError(
-            f"model.svdkl.softmax_run must be a run of method 'msp'; {given} is one of "
-            f"{run.config().method!r}."
-        )
-    if not is_same_split(run.record()["splits"], benchmark.split_record()):
-        raise UserError(
-            f"model.svdkl.softmax_run must be a run on the same data, split alike; {given} was "
-            "trained on others, perhaps on those that are tested here."
-        )
-    others = [name for name in differences(run.config(), config) if name in _NETWORK]
-    others += other_inputs(run.config(), config)
-    if others:
-        raise UserError(
-            "model.svdkl.softmax_run must be a run of the same network with the same inputs; "
-            f"{', '.join(others)} of {given} differ."
-        )
-    if not run.is_finished():
-        raise UserError(
-            f"model.svdkl.softmax_run must be a run that came to its end; {given} "
-            f"{run.unfinished()}. Continue it with --resume."
-        )
