@@ -42,6 +42,13 @@ class Note(NamedTuple):
     about: Literal["shift", "ood"] | None = None
 
 
+class Others(NamedTuple):
+    """Sets beside those of a benchmark, by name, and what should be said about them."""
+
+    sets: LazyExamples
+    notes: tuple[Note, ...]
+
+
 def read_notes(values: Iterable[Mapping[str, Any]]) -> tuple[Note, ...]:
     """Notes of a run's record."""
     return tuple(Note(**value) for value in values)

@@ -69,17 +69,17 @@ def test_lsun_folder_is_read_once_and_then_mapped(tmp_path: Path) -> None:
 
 def test_sets_that_are_not_there_are_noted(tmp_path: Path) -> None:
     nothing = ood.for_cifar(tmp_path, TINY10)
-    assert not nothing.makers
+    assert not nothing.sets
     assert len(nothing.notes) == 3
 
     write_python(tmp_path, TINY10)
     write_svhn(tmp_path / svhn.FILE)
     some = ood.for_cifar(tmp_path, TINY100)
-    assert list(some.makers) == ["svhn", "cifar10"]
+    assert list(some.sets) == ["svhn", "cifar10"]
     assert some.notes == (
         Note("out-of-distribution set svhn is not the official file", "ood"),
         Note("out-of-distribution set lsun is missing (LSUN_resize/)", "ood"),
     )
-    svhn_digits = some.makers["svhn"]()
+    svhn_digits = some.sets["svhn"]
     assert (svhn_digits.labels == -1).all()
     assert svhn_digits.normalisation == cifar.CIFAR100.normalisation

@@ -14,7 +14,7 @@ import torch
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
 from kepsvgp.data.augment import CropFlip
-from kepsvgp.data.benchmark import Benchmark, LazyExamples, random_split
+from kepsvgp.data.benchmark import Benchmark, random_split
 from kepsvgp.data.examples import ImageExamples, Normalisation, image_examples
 from kepsvgp.data.sets.unpickle import load_plain
 
@@ -110,7 +110,7 @@ def load(config: DataConfig, layout: Layout | None = None) -> Benchmark:
         *(train, val, test),
         config.seed,
         shifts=corrupted.sets,
-        ood=LazyExamples(others.makers),
+        ood=others.sets,
         notes=(*corrupted.notes, *others.notes),
         augment=CropFlip(padding=4, flip=True),
     )

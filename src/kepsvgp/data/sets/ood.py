@@ -2,27 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import pictures, store
-from kepsvgp.data.benchmark import Note
+from kepsvgp.data.benchmark import LazyExamples, Note, Others
 from kepsvgp.data.examples import Examples, ImageExamples, Normalisation, image_examples
 from kepsvgp.data.sets import cifar, svhn
 from kepsvgp.errors import UserError
 
 LSUN_FOLDER = "LSUN_resize"
 LSUN_SIZE = 10_000
-
-
-class Others(NamedTuple):
-    """How to load each set that is there, and a remark for each that is not, or not whole."""
-
-    makers: dict[str, Callable[[], Examples]]
-    notes: tuple[Note, ...]
 
 
 def for_cifar(root: Path, layout: cifar.Layout) -> Others:
@@ -49,7 +41,7 @@ def for_cifar(root: Path, layout: cifar.Layout) -> Others:
         makers["lsun"] = lambda: from_lsun(root, normalisation)
     else:
         notes.append(f"out-of-distribution set lsun is missing ({LSUN_FOLDER}/)")
-    return Others(makers, tuple(Note(text, "ood") for text in notes))
+    return Others(LazyExamples(makers), tuple(Note(text, "ood") for text in notes))
 
 
 def names_now(config: DataConfig) -> list[str]:
@@ -57,7 +49,7 @@ def names_now(config: DataConfig) -> list[str]:
     layouts = {layout.name: layout for layout in (cifar.CIFAR10, cifar.CIFAR100)}
     if config.name not in layouts:
         return []
-    return list(for_cifar(store.data_root(config.root), layouts[config.name]).makers)
+    return list(for_cifar(store.data_root(config.root), layouts[config.name]).sets)
 
 
 def from_lsun(root: Path, normalisation: Normalisation) -> ImageExamples:

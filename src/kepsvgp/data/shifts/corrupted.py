@@ -4,23 +4,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from kepsvgp.config.sections import DataConfig
 from kepsvgp.data import store
-from kepsvgp.data.benchmark import LazyExamples, Note
+from kepsvgp.data.benchmark import LazyExamples, Note, Others
 from kepsvgp.data.examples import Examples, ImageExamples, image_examples
 from kepsvgp.data.shifts import corruptions
-
-
-class Shifts(NamedTuple):
-    """Corrupted test sets by `kind/severity`, and what should be said about them."""
-
-    sets: LazyExamples
-    notes: tuple[Note, ...]
 
 
 def corrupted_sets(
@@ -30,7 +22,7 @@ def corrupted_sets(
     official: Path | None = None,
     official_size: int = 10_000,
     cache: bool = True,
-) -> Shifts:
+) -> Others:
     """The test set under each corruption and severity.
 
     Args:
@@ -41,7 +33,7 @@ def corrupted_sets(
         cache: Keep what is generated on disk; small sets are faster made again.
     """
     if config.corruptions == "none":
-        return Shifts(LazyExamples(), (Note("corruptions were left out on request", "shift"),))
+        return Others(LazyExamples(), (Note("corruptions were left out on request", "shift"),))
     clean = test.subset(torch.arange(len(test))[: config.corruption_limit])
     makers: dict[str, Callable[[], Examples]] = {}
     made_here = []
@@ -56,7 +48,7 @@ def corrupted_sets(
             make = functools.partial(_generated, clean, kind, config.seed, folder)
         for severity in corruptions.SEVERITIES:
             makers[f"{kind}/{severity}"] = functools.partial(make, severity)
-    return Shifts(LazyExamples(makers), _notes(made_here, len(clean), len(test)))
+    return Others(LazyExamples(makers), _notes(made_here, len(clean), len(test)))
 
 
 def _notes(made_here: list[str], corrupted: int, whole: int) -> tuple[Note, ...]:
