@@ -1,6 +1,8 @@
 """Sweeps compared file by file, times aside, and the processes that work for them."""
 
 import json
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,14 @@ def assert_same_sweep(out: Path, expected: Path) -> None:
     assert [name for name in ours if content_of(ours[name]) != content_of(theirs[name])] == []
 
 
+def wait_until(condition: Callable[[], bool], seconds: float = 300) -> None:
+    """Waits, and fails where it takes too long."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def children_of(pid: int) -> list[int]:
     """Processes that a process has started."""
     found: list[int] = []
@@ -105,3 +115,8 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Workers end with the one who started them."""
+    wait_until(lambda: not any(map(is_alive, pids)))

@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import call
-from sweeps import TINY, assert_same_sweep, children_of, files_of, is_alive
+from sweeps import TINY, assert_same_sweep, children_of, files_of, wait_until, wait_until_gone
 
 from kepsvgp.runs.folder import RunFolder
 from kepsvgp.training.state import STATE
@@ -105,14 +104,14 @@ def test_a_killed_sweep_goes_on_and_trains_nothing_twice(local, tiny, tmp_path) 
         command(tiny, out, "--threads", 1), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        wait_for(lambda: is_half_way(out), sweep)
+        wait_until(lambda: is_half_way(out) or sweep.poll() is not None)
+        assert sweep.poll() is None
         workers = children_of(sweep.pid)
     finally:
         sweep.send_signal(signal.SIGKILL)
         sweep.communicate()
     assert workers
-    # the worker ends with the one who started it
-    wait_for(lambda: not any(is_alive(pid) for pid in workers))
+    wait_until_gone(workers)
     kept = {run.path: run.history() for run in runs_in(out)}
     finished = [run for run in runs_in(out) if len(run.history()) == 40]
     partial = [run for run in runs_in(out) if 0 < len(run.history()) < 40]
@@ -127,14 +126,6 @@ def test_a_killed_sweep_goes_on_and_trains_nothing_twice(local, tiny, tmp_path) 
         # times are part of it: no epoch was done again
         assert RunFolder(path).history()[: len(history)] == history
     assert_same_sweep(out, local)
-
-
-def wait_for(condition, process: "subprocess.Popen[bytes] | None" = None) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_half_way(out: Path) -> bool:

@@ -94,11 +94,12 @@ def test_safe_json_cannot_end_its_element(text) -> None:
 
 def test_page_escapes_hostile_names(tmp_path) -> None:
     labels = torch.arange(len(TEXTS)) % len(CLASSES)
+    notes = [TEXTS[0], "{{ 7 * 7 }}", "\x1b[2J"]
     run = write_run(
         tmp_path / "<img src=x onerror=alert(1)>",
         {"<b>kep": {"test": draw(labels, len(CLASSES))}},
         classes=CLASSES,
-        notes=[TEXTS[0]],
+        notes=notes,
     )
 
     (comparison,) = compared(run)
@@ -107,6 +108,7 @@ def test_page_escapes_hostile_names(tmp_path) -> None:
     assert "<img src=x" not in html
     assert "<b>kep" not in html
     assert "<script>alert" not in html
+    assert notes[1] in html
     assert data_of(html)["benchmarks"][0]["classes"] == list(CLASSES)
     assert set(data_of(html)["benchmarks"][0]["shown"]["texts"]) == {
         text for text in TEXTS if len(text) <= 12_000

@@ -33,7 +33,7 @@ from breaking import (
     timed,
 )
 from PIL import Image
-from sweeps import without_times
+from sweeps import wait_until, without_times
 from webserver import Behaviour, serving
 
 from kepsvgp.data.download.catalogue import DataSet
@@ -385,7 +385,7 @@ def test_read_only_folder_is_one_message(
         # a folder that becomes read-only while a run is trained in it
         arguments = ("train", config, "seed=1", "--out", disk / "other", "--resume")
         command = Command(processes, tmp_path / "text", *arguments)
-        _wait_for(disk / "other" / "state")
+        wait_until((disk / "other" / "state").exists)
         command.stop()
         blocked = _make_read_only(disk)
         os.kill(command.pid, signal.SIGCONT)
@@ -410,13 +410,6 @@ def test_read_only_folder_is_one_message(
     tried("commands on a read-only folder", 8)
 
 
-def _wait_for(path: Path, seconds: float = 300) -> None:
-    start = time.monotonic()
-    while not path.exists():
-        assert time.monotonic() - start < seconds, f"no {path}"
-        time.sleep(0.005)
-
-
 def _make_read_only(disk: Path) -> bool:
     """Whether the disk could be made read-only; it cannot while a file on it is being written."""
     done = subprocess.run(["mount", "-o", "remount,ro", str(disk)], capture_output=True)
@@ -426,7 +419,7 @@ def _make_read_only(disk: Path) -> bool:
 def test_second_process_is_told_and_touches_nothing(processes, config, tmp_path, tried) -> None:
     out = tmp_path / "run"
     first = Command(processes, tmp_path / "first", "train", config, "train.epochs=40", "--out", out)
-    _wait_for(out / "checkpoints" / "last.safetensors")
+    wait_until((out / "checkpoints" / "last.safetensors").exists)
     first.stop()
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     commands = (

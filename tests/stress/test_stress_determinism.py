@@ -1,4 +1,4 @@
-"""Same seed, same bits: across processes, orders of batches, prefetching, interruptions."""
+"""Same seed, same bits: across processes, orders of batches and threads."""
 
 import os
 import subprocess
@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from kepsvgp.config.file import load_config
 from kepsvgp.data import batches, load_benchmark
-from kepsvgp.data.augment import CropFlip
 from kepsvgp.inference.prediction import predict_batches
 from kepsvgp.runs.folder import RunFolder
 
@@ -62,27 +61,6 @@ def test_every_method_comes_to_the_same_bits(method, processes, config, tmp_path
         assert ended.code == 0, ended.err
     assert_same_results(tmp_path / "one", tmp_path / "two")
     tried("processes of one seed, equal to the last bit", 2)
-
-
-def test_batches_are_the_same_with_any_prefetching(config, tried) -> None:
-    benchmark = load_benchmark(load_config(config).data)
-    expected = None
-    for prefetch in (0, 1, 2, 8):
-        made = [
-            (batch.inputs, batch.labels, batch.index)
-            for batch in batches(
-                benchmark.train,
-                32,
-                shuffle=True,
-                augment=CropFlip(padding=1, flip=True),
-                generator=torch.Generator().manual_seed(3),
-                prefetch=prefetch,
-            )
-        ]
-        expected = expected or made
-        for one, other in zip(made, expected, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    tried("loaders with 0, 1, 2 and 8 batches prepared ahead", 4)
 
 
 def test_prediction_does_not_depend_on_the_order_of_batches(config, tmp_path, tried) -> None:

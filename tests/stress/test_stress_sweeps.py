@@ -22,7 +22,7 @@ from breaking import (
     small_disk,
     timed,
 )
-from sweeps import TINY, assert_same_sweep, children_of, content_of, is_alive
+from sweeps import TINY, assert_same_sweep, children_of, content_of, wait_until_gone
 
 from kepsvgp.runs.folder import RunFolder
 
@@ -56,14 +56,6 @@ def undisturbed(processes, given, tmp_path_factory) -> tuple[Path, float]:
 def assert_goes_on(processes, text: Path, given: tuple[object, ...], out: Path) -> None:
     ended = run_command(processes, text, *given, out)
     assert ended.code == 0, ended.err
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    """Workers end with the one who started them."""
-    end = time.monotonic() + 60
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() < end, "a worker outlived its sweep"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("victim", ["sweep", "worker"])
