@@ -10,7 +10,7 @@ and the KSVD of the paper (eq. 11) asks W_e, W_r, Λ for a zero of
     J = ½ Σ eᵀ Λ⁻¹ e + ½ Σ rᵀ Λ⁻¹ r − Tr(W_eᵀ W_r).
 
 K itself is formed only by `attention_kernel`, which serves tests and inspection. Scores are
-given with the tokens last, `batch head rank token`; in memory the rank is last.
+given with the tokens last, `batch head rank token`.
 """
 
 from typing import NamedTuple

@@ -10,7 +10,8 @@ and for merged scores M, a map A to the head's width and a bias b
     O = M A + b        ∂M = G Aᵀ     ∂A = Mᵀ G      ∂b = Σ G
 
 Left to automatic differentiation, a dozen tensors as large as the queries and keys are written.
-Here nothing as large as T is made but its gradient.
+Here nothing as large as T is made but its gradient. Scores are kept with the tokens last: a product
+whose rows are as short as the rank takes two to three times as long.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,16 @@ from kepsvgp.ops.slices import blocks
 
 
 class Scores(torch.autograd.Function):
-    """S, and Σ S², from T and W; axes as in `dispatch.project`, the rank last."""
+    """Sᵀ, and Σ S², from T and W; axes as in `dispatch.project`."""
 
     @staticmethod
     def forward(
         ctx: Any, t: Tensor, directions: Tensor, mask: Tensor | None, with_energy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """S and, if asked for, Σ S²."""
-        scale = t.new_empty(t.shape[:-1])
-        scores = t.new_empty(*t.shape[:-1], directions.shape[-1])
+        """Sᵀ and, if asked for, Σ S²."""
+        batch, head, token, _ = t.shape
+        scale = t.new_empty(batch, head, 1, token)
+        scores = t.new_empty(batch, head, directions.shape[-1], token)
         energy = t.new_zeros(t.shape[1], directions.shape[-1]) if with_energy else None
         for rows, tokens in blocks(t):
             block = t[rows, :, tokens].contiguous()
@@ -41,12 +43,12 @@ class Scores(torch.autograd.Function):
             r = torch.linalg.vector_norm(block, dim=-1).square_().add_(ksvd.EPSILON).rsqrt_()
             if mask is not None:
                 r.mul_(mask[rows, None, tokens])
-            scale[rows, :, tokens] = r
+            scale[rows, :, 0, tokens] = r
             # S = r ∘ (T W)
-            s = torch.matmul(block, directions[rows], out=scores[rows, :, tokens])
-            s.mul_(r.unsqueeze(-1))
+            s = (directions[rows].mT @ block.mT).mul_(r.unsqueeze(-2))
+            scores[rows, ..., tokens] = s
             if energy is not None:
-                energy += s.square().sum(dim=(0, 2))
+                energy += s.square_().sum(dim=(0, 3))
         ctx.save_for_backward(t, directions, scale, scores)
         ctx.mask = mask
         ctx.set_materialize_grads(False)
@@ -63,7 +65,7 @@ class Scores(torch.autograd.Function):
 
             def plain(t: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
                 again = ksvd.project(t, directions, ctx.mask)
-                return again.mT, ksvd.sum_of_squares(again)
+                return again, ksvd.sum_of_squares(again)
 
             return (*differentiable_gradient(plain, (t, directions), grads), None, None)
         # it has the strides of T, so the map that made T finds its gradient in order
@@ -72,20 +74,18 @@ class Scores(torch.autograd.Function):
         for rows, tokens in blocks(t):
             # a copy always: it is changed below
             block = t[rows, :, tokens].clone(memory_format=torch.contiguous_format)
-            r, s, w = scale[rows, :, tokens], scores[rows, :, tokens], directions[rows]
-            g = _sum(
-                None if grad is None else grad[rows, :, tokens],
-                # ∂ Σ S² = 2 S
-                None if grad_energy is None else s * (2.0 * grad_energy.unsqueeze(1)),
+            r, s, w = scale[rows, ..., tokens], scores[rows, ..., tokens], directions[rows]
+            g = gradient_of_scores(
+                None if grad is None else grad[rows, ..., tokens], s, grad_energy
             )
             # r ∘ G    c = r² Σ_s G ∘ S
-            scaled = g * r.unsqueeze(-1)
-            c = (scaled * s).sum(dim=-1).mul_(r)
+            scaled = g.mul_(r)
+            c = (scaled * s).sum(dim=-2, keepdim=True).mul_(r)
             # ∂W = Tᵀ (r ∘ G)
-            grad_directions[rows] += (scaled.mT @ block).mT
+            grad_directions[rows] += (scaled @ block).mT
             # ∂T = (r ∘ G) Wᵀ − c ∘ T
-            block.mul_(c.neg_().unsqueeze(-1))
-            block.flatten(0, 1).baddbmm_(scaled.flatten(0, 1), w.mT.flatten(0, 1))
+            block.mul_(c.neg_().mT)
+            block.flatten(0, 1).baddbmm_(scaled.mT.flatten(0, 1), w.mT.flatten(0, 1))
             grad_t[rows, :, tokens] = block
         return grad_t, grad_directions, None, None
 
@@ -117,7 +117,7 @@ class ReadOut(torch.autograd.Function):
         for rows, tokens in blocks(grad):
             g = grad[rows, :, tokens].contiguous()
             # ∂M = G Aᵀ    ∂A = Mᵀ G    ∂b = Σ G
-            grad_merged[rows, :, tokens] = g @ readout[rows].mT
+            grad_merged[rows, :, tokens] = (readout[rows] @ g.mT).mT
             grad_readout[rows] += merged[rows, :, tokens].mT @ g
             summed = g.sum(dim=(0, 1))
             if bias.ndim == 1:
@@ -131,12 +131,16 @@ def _of_tokens(bias: Float[Tensor, "*token width"], tokens: slice) -> Tensor:
     return bias if bias.ndim == 1 else bias[tokens]
 
 
-def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
-    if first is None or second is None:
-        present = second if first is None else first
-        assert present is not None
-        return present
-    return first + second
+def gradient_of_scores(
+    grad: Float[Tensor, "batch head rank token"] | None,
+    scores: Float[Tensor, "batch head rank token"],
+    grad_energy: Float[Tensor, "head rank"] | None,
+) -> Float[Tensor, "batch head rank token"]:
+    """The gradient of the scores with that of their energy, ∂ Σ S² = 2 S: a new tensor."""
+    if grad_energy is None:
+        return torch.zeros_like(scores) if grad is None else grad.clone()
+    of_energy = scores * (2.0 * grad_energy.unsqueeze(-1))
+    return of_energy if grad is None else of_energy.add_(grad)
 
 
 def differentiable_gradient(

@@ -7,7 +7,8 @@ other side's T′ and H′, n real tokens, and gradients G of the scores S and D
 
     ∂W = Φᵀ G + D    ∂H = Φ ∂W′ / n        ∂Φ = G Wᵀ + H ∂W′ᵀ / n        ∂T = r ∘ (∂Φ − c ∘ Φ)
 
-with c = Σ Φ ∘ ∂Φ along the features, which is Σ S ∘ G + H ∘ ∂H along the rank.
+with c = Σ Φ ∘ ∂Φ along the features, which is Σ S ∘ G + H ∘ ∂H along the rank. Φ is
+not formed: r is multiplied to what is as narrow as the rank.
 """
 
 from typing import Any
@@ -17,44 +18,42 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kepsvgp.maths import ksvd
-from kepsvgp.ops.blocked import differentiable_gradient
+from kepsvgp.ops.blocked import differentiable_gradient, gradient_of_scores
 from kepsvgp.ops.slices import blocks
 
 
 class DualScores(torch.autograd.Function):
-    """S, W and Σ S² from T and H; axes as in `dispatch.project_dual`, the rank last."""
+    """Sᵀ, Wᵀ and Σ S² from T and Hᵀ; axes as in `dispatch.project_dual`."""
 
     @staticmethod
     def forward(
         ctx: Any, t: Tensor, h: Tensor, mask: Tensor | None, with_energy: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """S, W and, if asked for, Σ S²."""
+        """Sᵀ, Wᵀ and, if asked for, Σ S²."""
         batch, pair, token, feature = t.shape
-        rank = h.shape[-1]
-        scale = t.new_empty(batch, pair, token, 1)
-        scores = t.new_empty(batch, pair, token, rank)
+        rank = h.shape[2]
+        scale = t.new_empty(batch, pair, 1, token)
+        scores = t.new_empty(batch, pair, rank, token)
         directions = t.new_zeros(batch, pair, rank, feature)
         energy = t.new_zeros(pair, rank) if with_energy else None
         share = _share(t, mask)
         for rows, _ in blocks(t):
-            phi = t[rows].clone(memory_format=torch.contiguous_format)
+            block = t[rows].contiguous()
             # r = (‖t‖² + ε)^(−½)
-            r = torch.linalg.vector_norm(phi, dim=-1, keepdim=True)
-            r = r.square_().add_(ksvd.EPSILON).rsqrt_()
+            r = torch.linalg.vector_norm(block, dim=-1).square_().add_(ksvd.EPSILON).rsqrt_()
             if mask is not None:
-                r.mul_(mask[rows, None, :, None])
-            scale[rows] = r
-            phi.mul_(r)
-            # W = Φ′ᵀ H′ / n    S = Φ W
-            w = _other_side(h[rows].mT @ phi).mul_(share[rows])
-            s = torch.matmul(phi, w.mT.contiguous(), out=scores[rows])
+                r.mul_(mask[rows, None])
+            r = scale[rows] = r.unsqueeze(-2)
+            # W = (r ∘ T′)ᵀ H′ / n    S = r ∘ (T W)
+            w = _other_side(_in_order(h[rows]).mul_(r) @ block).mul_(share[rows])
+            s = torch.matmul(w, block.mT, out=scores[rows]).mul_(r)
             directions[rows] = w
             if energy is not None:
-                energy += s.square().sum(dim=(0, 2))
+                energy += s.square().sum(dim=(0, 3))
         ctx.save_for_backward(t, h, scale, scores, directions)
         ctx.mask = mask
         ctx.set_materialize_grads(False)
-        return scores, directions.mT, energy
+        return scores, directions, energy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -63,9 +62,9 @@ class DualScores(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def plain(t: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                w = ksvd.dual_directions(t, h.mT, ctx.mask)
+                w = ksvd.dual_directions(t, h, ctx.mask)
                 again = ksvd.project(t, w, ctx.mask)
-                return again.mT, w, ksvd.sum_of_squares(again)
+                return again, w.mT, ksvd.sum_of_squares(again)
 
             return (*differentiable_gradient(plain, (t, h), grads), None, None)
         grad, grad_directions, grad_energy = grads
@@ -74,26 +73,33 @@ class DualScores(torch.autograd.Function):
         share = _share(t, ctx.mask)
         for rows, _ in blocks(t):
             r, s, w = scale[rows], scores[rows], directions[rows]
-            phi = t[rows].clone(memory_format=torch.contiguous_format).mul_(r)
-            # with ∂ Σ S² = 2 S
-            g = torch.zeros_like(s) if grad is None else grad[rows]
-            if grad_energy is not None:
-                g = torch.addcmul(g, s, grad_energy.unsqueeze(1), value=2.0)
-            # ∂W = Φᵀ G + D
-            grad_w = g.mT @ phi
+            # a copy always: it is changed below
+            block = t[rows].clone(memory_format=torch.contiguous_format)
+            # r ∘ G
+            g = gradient_of_scores(None if grad is None else grad[rows], s, grad_energy).mul_(r)
+            # ∂W = (r ∘ T)ᵀ G + D
+            grad_w = g @ block
             if grad_directions is not None:
-                grad_w += grad_directions[rows].mT
+                grad_w += grad_directions[rows]
             grad_w = _other_side(grad_w).mul_(share[rows])
-            # ∂H = Φ ∂W′ / n
-            of_h = phi @ grad_w.mT.contiguous()
+            # ∂H = r ∘ (T ∂W′) / n
+            of_h = (grad_w @ block.mT).mul_(r)
             grad_h[rows] = of_h
-            # ∂Φ = G Wᵀ + H ∂W′ᵀ / n
-            grad_phi = g @ w
-            grad_phi.flatten(0, 1).baddbmm_(h[rows].flatten(0, 1), grad_w.flatten(0, 1))
-            # ∂T = r ∘ (∂Φ − c ∘ Φ)
-            c = of_h.mul_(h[rows]).addcmul_(g, s).sum(dim=-1, keepdim=True)
-            torch.mul(grad_phi.addcmul_(phi, c, value=-1.0), r, out=grad_t[rows])
+            # r c = Σ S ∘ (r ∘ G) + (r ∘ H) ∘ ∂H
+            scaled = _in_order(h[rows]).mul_(r)
+            c = of_h.mul_(scaled).addcmul_(g, s).sum(dim=-2, keepdim=True).mul_(r)
+            # ∂T = (r ∘ G) Wᵀ + (r ∘ H) ∂W′ᵀ / n − r² c ∘ T
+            block.mul_(c.neg_().mT)
+            flat = block.flatten(0, 1)
+            flat.baddbmm_(g.mT.flatten(0, 1), w.flatten(0, 1))
+            flat.baddbmm_(scaled.mT.flatten(0, 1), grad_w.flatten(0, 1))
+            grad_t[rows] = block
         return grad_t, grad_h, None, None
+
+
+def _in_order(t: Tensor) -> Tensor:
+    """A copy whose last axis is the last in memory."""
+    return t.clone(memory_format=torch.contiguous_format)
 
 
 def _share(t: Tensor, mask: Tensor | None) -> Float[Tensor, "batch 1 1 1"]:

@@ -74,8 +74,7 @@ def project(
     """Projection scores (φ(t) W)ᵀ, zero at padding."""
     if is_fast(t, directions):
         of_each = directions.expand(len(t), *directions.shape[-3:])
-        scores, energy = Scores.apply(t, of_each, mask, with_energy)
-        return Projected(scores.mT, energy)
+        return Projected(*Scores.apply(t, of_each, mask, with_energy))
     scores = ksvd.project(t, directions, mask)
     return Projected(scores, ksvd.sum_of_squares(scores) if with_energy else None)
 
@@ -89,8 +88,8 @@ def project_dual(
 ) -> tuple[Projected, Float[Tensor, "batch pair feature rank"]]:
     """Scores and directions of the dual projection; axes as in `ksvd.dual_directions`."""
     if is_fast(qk, dual) and has_whole_sequences(qk):
-        scores, directions, energy = DualScores.apply(qk, dual.mT, mask, with_energy)
-        return Projected(scores.mT, energy), directions
+        scores, directions, energy = DualScores.apply(qk, dual, mask, with_energy)
+        return Projected(scores, energy), directions.mT
     directions = ksvd.dual_directions(qk, dual, mask)
     return project(qk, directions, mask, with_energy=with_energy), directions
 
