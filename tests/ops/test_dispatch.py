@@ -54,7 +54,7 @@ def scores(t: Tensor, directions: Tensor, mask: Tensor | None) -> tuple[Tensor, 
 
 def plain_scores(t: Tensor, directions: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     found = ksvd.project(t, directions, mask)
-    return found, ksvd.sum_of_squares(found)
+    return found.unflatten(1, (2, -1)), ksvd.sum_of_squares(found)
 
 
 def dual_scores(qk: Tensor, dual: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -72,7 +72,8 @@ def plain_dual_scores(qk: Tensor, dual: Tensor, mask: Tensor | None) -> tuple[Te
     kernel = phi_q @ phi_k.mT / n
     scores = torch.cat([kernel @ h_r, kernel.mT @ h_e], dim=1)
     directions = torch.cat([phi_k.mT @ h_r, phi_q.mT @ h_e], dim=1) / n
-    return scores.mT, scores.square().sum(dim=(0, 2)), directions
+    both = scores.mT.unflatten(1, (2, -1))
+    return both, scores.square().sum(dim=(0, 2)), directions
 
 
 def outputs(merged: Tensor, readout: Tensor, bias: Tensor, _: Tensor | None) -> tuple[Tensor, ...]:
@@ -182,7 +183,7 @@ def test_nothing_gives_nothing(
     if name == "dual":
         other = other[:batch, :, :, :token]
     scores, energy, *_ = case.fast(t[:batch, :, :token], other, None)
-    assert scores.shape == (batch, PAIR, RANK, token)
+    assert scores.shape == (batch, 2, PAIR // 2, RANK, token)
     assert (energy == 0).all()
     scores.sum().backward()
 

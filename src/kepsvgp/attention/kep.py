@@ -218,7 +218,7 @@ class KEPAttention(KernelSVDAttention):
         """What `forward` gives in evaluation for the first token of every sequence."""
         self._check_inputs(x, mask, num_samples)
         pair = self.scores(x, mask)
-        first = pair._replace(e=pair.e[..., :1], r=pair.r[..., :1])
+        first = pair._replace(both=pair.both[..., :1])
         v = self._draws(x[:, :1], svgp.lower_cholesky(self.v_tril_raw), num_samples, None)
         return self._read_out(first, v, x.shape[:-2])
 
@@ -300,29 +300,34 @@ class KEPAttention(KernelSVDAttention):
         self, pair: ScorePair, v: Float[Tensor, "*draw token head rank value"], axes: torch.Size
     ) -> Float[Tensor, "*samples batch token dim"]:
         """O = M W + b, with M = F^e + F^r or W₁ [F^e; F^r]: every token has a v of its own."""
-        e, r = self._branches(pair)
+        both = self._branches(pair)
 
         def values(scores: Tensor) -> Tensor:
             # f_nd = s_nᵀ v_nd
             scores = scores.unflatten(0, axes)
-            return torch.einsum("... h r n, ... n h r v -> ... h v n", scores, v.to(e.dtype))
+            return torch.einsum("... h r n, ... n h r v -> ... h v n", scores, v.to(both.dtype))
 
         # the branches share v, so where they are added their scores can be
         if self.merge == "add":
-            merged = values(e + r)
+            merged = values(both.sum(dim=1))
         else:
-            merged = self._over_tokens(torch.cat([values(e), values(r)], dim=-1))
+            merged = self._over_tokens(torch.cat([*map(values, both.unbind(1))], dim=-1))
         weight = self.to_output.weight.mT.to(merged.dtype)
         return svgp.read_out(merged.mT, weight, self._bias())
 
     def _merge(self, pair: ScorePair) -> Float[Tensor, "batch head rank token"]:
         """(E + R)ᵀ, or (W₁ [E; R])ᵀ."""
-        e, r = self._branches(pair)
-        return e + r if self.merge == "add" else self._over_tokens(torch.cat([e, r], dim=-1))
+        both = self._branches(pair)
+        if self.merge == "add":
+            return both.sum(dim=1)
+        # [E; R] of each head and direction
+        return self._over_tokens(both.permute(0, 2, 3, 1, 4).flatten(-2))
 
-    def _branches(self, pair: ScorePair) -> tuple[Tensor, Tensor]:
-        e, r = pair.e, pair.r
-        return {"er": (e, r), "ee": (e, e), "rr": (r, r)}[self.branches]
+    def _branches(self, pair: ScorePair) -> Float[Tensor, "batch 2 head rank token"]:
+        if self.branches == "er":
+            return pair.both
+        one = pair.e if self.branches == "ee" else pair.r
+        return torch.stack([one, one], dim=1)
 
     def _bias(self) -> Tensor:
         """b, or what becomes of it under the map over tokens: (W₁ 1) bᵀ + c."""

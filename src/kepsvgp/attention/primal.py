@@ -75,7 +75,7 @@ class PrimalAttention(KernelSVDAttention):
         mask = repeat_mask(mask, sequences)
         pair = self.scores(sequences, mask)
         # [E, R] W + b, heads side by side
-        both = torch.cat([pair.e, pair.r], dim=-2).mT
+        both = pair.both.transpose(1, 2).flatten(2, 3).mT
         out = self.to_output(both.to(x.dtype)).transpose(1, 2).flatten(-2)
         out = self.dropout(out.unflatten(0, x.shape[:-2]))
         if self.training:

@@ -41,14 +41,23 @@ class Batch(NamedTuple):
 class ScorePair(NamedTuple):
     """Projection scores of the two branches, tokens last, and what their KSVD terms need."""
 
-    e: Float[Tensor, "batch head rank token"]
-    r: Float[Tensor, "batch head rank token"]
+    both: Float[Tensor, "batch 2 head rank token"]
     trace: Float[Tensor, "*batch"]
     """Tr(W_eᵀ W_r), mean over heads, for each sequence if each has directions of its own."""
     energy: Float[Tensor, "head rank"] | None = None
     """Σ (e² + r²) over sequences and tokens, in training."""
     dual: Float[Tensor, "batch pair rank token"] | None = None
     """H_e of all heads, then H_r, of the dual projection."""
+
+    @property
+    def e(self) -> Float[Tensor, "batch head rank token"]:
+        """E."""
+        return self.both[:, 0]
+
+    @property
+    def r(self) -> Float[Tensor, "batch head rank token"]:
+        """R."""
+        return self.both[:, 1]
 
 
 class Projector:
@@ -126,6 +135,5 @@ def _scores(layer: Any, batch: Batch, directions: Tensor) -> ScorePair:
 
 
 def _pair(both: dispatch.Projected, trace: Tensor, dual: Tensor | None = None) -> ScorePair:
-    e, r = both.scores.chunk(2, dim=1)
     energy = None if both.energy is None else both.energy.unflatten(0, (2, -1)).sum(dim=0)
-    return ScorePair(e, r, trace, energy, dual)
+    return ScorePair(both.scores, trace, energy, dual)

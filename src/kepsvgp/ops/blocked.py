@@ -35,7 +35,8 @@ class Scores(torch.autograd.Function):
         """Sᵀ and, if asked for, Σ S²."""
         batch, head, token, _ = t.shape
         scale = t.new_empty(batch, head, 1, token)
-        scores = t.new_empty(batch, head, directions.shape[-1], token)
+        both = t.new_empty(batch, 2, head // 2, directions.shape[-1], token)
+        scores = both.flatten(1, 2)
         energy = t.new_zeros(t.shape[1], directions.shape[-1]) if with_energy else None
         for rows, tokens in blocks(t):
             block = t[rows, :, tokens].contiguous()
@@ -49,15 +50,15 @@ class Scores(torch.autograd.Function):
             scores[rows, ..., tokens] = s
             if energy is not None:
                 energy += s.square_().sum(dim=(0, 3))
-        ctx.save_for_backward(t, directions, scale, scores)
+        ctx.save_for_backward(t, directions, scale, both)
         ctx.mask = mask
         ctx.set_materialize_grads(False)
-        return scores, energy
+        return both, energy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """∂T and ∂W."""
-        t, directions, scale, scores = ctx.saved_tensors
+        t, directions, scale, both = ctx.saved_tensors
         grad, grad_energy = grads
         if grad is None and grad_energy is None:
             return None, None, None, None
@@ -65,11 +66,11 @@ class Scores(torch.autograd.Function):
 
             def plain(t: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
                 again = ksvd.project(t, directions, ctx.mask)
-                return again, ksvd.sum_of_squares(again)
+                return again.unflatten(1, (2, -1)), ksvd.sum_of_squares(again)
 
             return (*differentiable_gradient(plain, (t, directions), grads), None, None)
         # it has the strides of T, so the map that made T finds its gradient in order
-        grad_t = torch.empty_like(t)
+        grad_t, scores = torch.empty_like(t), both.flatten(1, 2)
         grad_directions = torch.zeros_like(directions.mT).mT
         for rows, tokens in blocks(t):
             # a copy always: it is changed below
@@ -132,15 +133,17 @@ def _of_tokens(bias: Float[Tensor, "*token width"], tokens: slice) -> Tensor:
 
 
 def gradient_of_scores(
-    grad: Float[Tensor, "batch head rank token"] | None,
-    scores: Float[Tensor, "batch head rank token"],
-    grad_energy: Float[Tensor, "head rank"] | None,
-) -> Float[Tensor, "batch head rank token"]:
+    grad: Float[Tensor, "batch 2 head rank token"] | None,
+    scores: Float[Tensor, "batch pair rank token"],
+    grad_energy: Float[Tensor, "pair rank"] | None,
+) -> Float[Tensor, "batch pair rank token"]:
     """The gradient of the scores with that of their energy, ∂ Σ S² = 2 S: a new tensor."""
-    if grad_energy is None:
-        return torch.zeros_like(scores) if grad is None else grad.clone()
-    of_energy = scores * (2.0 * grad_energy.unsqueeze(-1))
-    return of_energy if grad is None else of_energy.add_(grad)
+    zero = grad_energy is None
+    found = torch.zeros_like(scores) if zero else scores * (2.0 * grad_energy.unsqueeze(-1))
+    if grad is not None:
+        # that of a sum of both branches is one for both, and need not be copied
+        found.unflatten(1, (2, -1)).add_(grad)
+    return found
 
 
 def differentiable_gradient(

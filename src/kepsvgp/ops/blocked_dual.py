@@ -33,7 +33,8 @@ class DualScores(torch.autograd.Function):
         batch, pair, token, feature = t.shape
         rank = h.shape[2]
         scale = t.new_empty(batch, pair, 1, token)
-        scores = t.new_empty(batch, pair, rank, token)
+        both = t.new_empty(batch, 2, pair // 2, rank, token)
+        scores = both.flatten(1, 2)
         directions = t.new_zeros(batch, pair, rank, feature)
         energy = t.new_zeros(pair, rank) if with_energy else None
         share = _share(t, mask)
@@ -50,27 +51,27 @@ class DualScores(torch.autograd.Function):
             directions[rows] = w
             if energy is not None:
                 energy += s.square().sum(dim=(0, 3))
-        ctx.save_for_backward(t, h, scale, scores, directions)
+        ctx.save_for_backward(t, h, scale, both, directions)
         ctx.mask = mask
         ctx.set_materialize_grads(False)
-        return scores, directions, energy
+        return both, directions, energy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """∂T and ∂H."""
-        t, h, scale, scores, directions = ctx.saved_tensors
+        t, h, scale, both, directions = ctx.saved_tensors
         if torch.is_grad_enabled():
 
             def plain(t: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 w = ksvd.dual_directions(t, h, ctx.mask)
                 again = ksvd.project(t, w, ctx.mask)
-                return again, w.mT, ksvd.sum_of_squares(again)
+                return again.unflatten(1, (2, -1)), w.mT, ksvd.sum_of_squares(again)
 
             return (*differentiable_gradient(plain, (t, h), grads), None, None)
         grad, grad_directions, grad_energy = grads
         # they have the strides of T and H, so the maps that made those find them in order
         grad_t, grad_h = torch.empty_like(t), torch.empty_like(h)
-        share = _share(t, ctx.mask)
+        scores, share = both.flatten(1, 2), _share(t, ctx.mask)
         for rows, _ in blocks(t):
             r, s, w = scale[rows], scores[rows], directions[rows]
             # a copy always: it is changed below
@@ -84,7 +85,9 @@ class DualScores(torch.autograd.Function):
             grad_w = _other_side(grad_w).mul_(share[rows])
             # ∂H = r ∘ (T ∂W′) / n
             of_h = (grad_w @ block.mT).mul_(r)
-            grad_h[rows] = of_h
+            for grad_of_one, of_one in zip(grad_h[rows], of_h, strict=True):
+                # matrices are transposed much faster than what has more axes
+                grad_of_one.flatten(0, 1).mT.copy_(of_one.flatten(0, 1).mT)
             # r c = Σ S ∘ (r ∘ G) + (r ∘ H) ∘ ∂H
             scaled = _in_order(h[rows]).mul_(r)
             c = of_h.mul_(scaled).addcmul_(g, s).sum(dim=-2, keepdim=True).mul_(r)

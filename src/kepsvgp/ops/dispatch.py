@@ -59,14 +59,15 @@ def is_fast(*inputs: Tensor) -> bool:
 class Projected(NamedTuple):
     """Projection scores, tokens last, and their energy where it was asked for."""
 
-    scores: Float[Tensor, "batch head rank token"]
-    energy: Float[Tensor, "head rank"] | None
+    scores: Float[Tensor, "batch 2 head rank token"]
+    """Those of the queries, and those of the keys."""
+    energy: Float[Tensor, "pair rank"] | None
     """Σ S² over sequences and tokens."""
 
 
 def project(
-    t: Float[Tensor, "batch head token feature"],
-    directions: Float[Tensor, "*batch head feature rank"],
+    t: Float[Tensor, "batch pair token feature"],
+    directions: Float[Tensor, "*batch pair feature rank"],
     mask: Bool[Tensor, "batch token"] | None = None,
     *,
     with_energy: bool = False,
@@ -76,7 +77,8 @@ def project(
         of_each = directions.expand(len(t), *directions.shape[-3:])
         return Projected(*Scores.apply(t, of_each, mask, with_energy))
     scores = ksvd.project(t, directions, mask)
-    return Projected(scores, ksvd.sum_of_squares(scores) if with_energy else None)
+    energy = ksvd.sum_of_squares(scores) if with_energy else None
+    return Projected(scores.unflatten(1, (2, -1)), energy)
 
 
 def project_dual(
