@@ -10,10 +10,10 @@ from torch.testing import assert_close
 from kepsvgp.attention import KEPAttention, SoftmaxAttention
 from kepsvgp.attention.kep import Merge
 from kepsvgp.models.blocks import Block, encode
-from kepsvgp.ops import pooling
+from kepsvgp.ops import pooling, sampled
 
 # every size distinct: a swapped axis cannot pass
-SAMPLE, BATCH, TOKEN, DIM, HIDDEN, INNER = 2, 3, 7, 24, 13, 5
+SAMPLE, BATCH, TOKEN, DIM, HIDDEN, HEADS, RANK = 2, 3, 7, 24, 13, 4, 5
 # one token, some tokens of a sequence, two sequences, everything in a slice
 PER_TOKEN = SAMPLE * DIM * 8
 SLICES = [1, 3 * PER_TOKEN, 2 * TOKEN * PER_TOKEN, 2**22]
@@ -33,8 +33,14 @@ def make_tokens(generator: torch.Generator) -> Tensor:
 
 
 def make_factors(generator: torch.Generator, batch: int) -> tuple[Tensor, Tensor]:
-    scores = torch.randn(batch, TOKEN, INNER, generator=generator, dtype=torch.float64)
-    return scores, torch.randn(SAMPLE, INNER, DIM, generator=generator, dtype=torch.float64)
+    """The scores of every head, and its maps."""
+    scores = torch.randn(batch, HEADS, TOKEN, RANK, generator=generator, dtype=torch.float64)
+    shape = SAMPLE, HEADS, RANK, DIM // HEADS
+    return scores, torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def make_samples(x: Tensor, scores: Tensor, maps: Tensor) -> Tensor:
+    return x + torch.einsum("b h n k, s h k w -> s b n h w", scores, maps).flatten(-2)
 
 
 def some_mask() -> Tensor:
@@ -64,9 +70,9 @@ def test_pooled_hidden_equals_the_plain_formulas(
     assert isinstance(to_hidden, nn.Linear)
 
     with torch.no_grad():
-        ours = pooling.pool_hidden(x, weights, scores, maps, norm, to_hidden)
-        samples = x + torch.einsum("b n k, s k d -> s b n d", scores, maps)
-        hidden = nn.functional.gelu(to_hidden(norm(samples)))
+        factors = sampled.factors(scores, maps, x.new_zeros(DIM // HEADS))
+        ours = pooling.pool_hidden(x, weights, factors, norm, to_hidden)
+        hidden = nn.functional.gelu(to_hidden(norm(make_samples(x, scores, maps))))
         theirs = torch.einsum("b n, s b n h -> s b h", weights, hidden)
 
     assert_close(ours, theirs)
@@ -124,12 +130,12 @@ def test_no_accuracy_is_lost_where_tokens_are_far_from_zero(generator: torch.Gen
     scores, maps = make_factors(generator, many)
 
     def plain(x: Tensor, scores: Tensor, maps: Tensor) -> Tensor:
-        samples = x + torch.einsum("b n k, s k d -> s b n d", scores, maps)
-        return nn.functional.gelu(to_hidden(norm(samples))).sum(dim=-2)
+        return nn.functional.gelu(to_hidden(norm(make_samples(x, scores, maps)))).sum(dim=-2)
 
     def ours(x: Tensor, scores: Tensor, maps: Tensor) -> Tensor:
         ones = x.new_ones(x.shape[:2])
-        return pooling.pool_hidden(x, ones, scores, maps, norm, to_hidden)
+        factors = sampled.factors(scores, maps, x.new_zeros(DIM // HEADS))
+        return pooling.pool_hidden(x, ones, factors, norm, to_hidden)
 
     with torch.no_grad():
         exact = plain(x, scores, maps)

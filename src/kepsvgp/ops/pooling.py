@@ -7,7 +7,8 @@ vector when the mean of its d entries is taken away, and with the parameters of 
     ỹ_s = x̃ + M Ã_s                           ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
     ỹ_s Wᵀ = x̃ Wᵀ + M (Ã_s Wᵀ)
 
-so that a sample needs two products with M, which is narrower than the tokens, and none with W.
+so that a sample needs two products with M, which is narrower than the tokens, and none with W. The
+first is made head by head, as A_s is zero elsewhere, with the mean μ = M ā_s of each token in Ã_s.
 """
 
 from typing import NamedTuple
@@ -70,7 +71,7 @@ def pool_samples(
     to_hidden, _, _, to_output, _ = mlp
     assert isinstance(to_hidden, nn.Linear)
     x = x + factors.bias
-    hidden = pool_hidden(x, _weights(x, mask), factors.scores, factors.maps, norm, to_hidden)
+    hidden = pool_hidden(x, _weights(x, mask), factors, norm, to_hidden)
     # the mean of x + M A_s + b
     tokens = mean_pool(x, mask) + mean_pool(factors.scores, mask) @ factors.maps
     return tokens + to_output(hidden)
@@ -79,20 +80,21 @@ def pool_samples(
 def pool_hidden(
     x: Float[Tensor, "batch token dim"],
     weights: Float[Tensor, "batch token"],
-    scores: Float[Tensor, "batch token inner"],
-    maps: Float[Tensor, "sample inner dim"],
+    factors: Factors,
     norm: nn.LayerNorm,
     to_hidden: nn.Linear,
 ) -> Float[Tensor, "sample batch hidden"]:
     """Σ_n w_n gelu(W₁ LN(y_sn) + b₁) with y_s = x + M A_s, sums over the tokens of a sequence."""
     batch, token, dim = x.shape
-    of_x, of_maps = (_fold(t, norm, to_hidden) for t in (x, maps))
-    num_samples, _, hidden_dim = of_maps.hidden.shape
+    of_x = _fold(x, norm, to_hidden)
+    maps = _fold(factors.maps, norm, to_hidden).hidden
+    num_samples, _, hidden_dim = maps.shape
     pooled = x.new_zeros(num_samples, batch, hidden_dim)
     per_token = num_samples * max(dim, hidden_dim) * x.element_size()
     for rows, tokens in slices(batch, token, slice_bytes(x) // per_token):
         part = _Folded(*(t[rows, tokens].flatten(0, 1) for t in of_x))
-        _, hidden = _with_hidden(part, scores[rows, tokens], of_maps, norm, to_hidden)
+        own = factors._replace(scores=factors.scores[rows, tokens])
+        _, hidden = _with_hidden(part, own, maps, norm, to_hidden)
         w = weights[rows, tokens].unsqueeze(-2)
         pooled[:, rows] += (w @ hidden.unflatten(1, (w.shape[0], -1))).squeeze(-2)
     return pooled
@@ -107,8 +109,8 @@ def form_samples(
     assert isinstance(to_output, nn.Linear)
     x = x + factors.bias
     part = _Folded(*(t.flatten(0, 1) for t in _fold(x, norm, to_hidden)))
-    maps = _fold(factors.maps, norm, to_hidden)
-    y, hidden = _with_hidden(part, factors.scores, maps, norm, to_hidden)
+    maps = _fold(factors.maps, norm, to_hidden).hidden
+    y, hidden = _with_hidden(part, factors, maps, norm, to_hidden)
     # the mean that was taken away, of x and of M A_s
     mean = x.mean(dim=-1, keepdim=True) + factors.scores @ factors.maps.mean(dim=-1).mT
     y += mean.flatten(0, 1).mT.unsqueeze(-1)
@@ -129,17 +131,24 @@ def _fold(t: Float[Tensor, "*shape dim"], norm: nn.LayerNorm, to_hidden: nn.Line
 
 
 def _with_hidden(
-    x: _Folded, scores: Tensor, maps: _Folded, norm: nn.LayerNorm, to_hidden: nn.Linear
+    x: _Folded,
+    factors: Factors,
+    maps: Float[Tensor, "sample inner hidden"],
+    norm: nn.LayerNorm,
+    to_hidden: nn.Linear,
 ) -> tuple[Float[Tensor, "sample token dim"], Float[Tensor, "sample token hidden"]]:
-    """ỹ_s and gelu(W₁ LN(y_s) + b₁)."""
+    """ỹ_s and gelu(W₁ LN(y_s) + b₁), with `maps` Ã_s Wᵀ."""
     # c = W₁ β + b₁
     offset = nn.functional.linear(norm.bias, to_hidden.weight, to_hidden.bias)
-    m = scores.flatten(0, 1).expand(len(maps.centred), -1, -1)
-    # ỹ_s = x̃ + M Ã_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
-    centred = torch.baddbmm(x.centred, m, maps.centred)
+    m, num_heads = factors.scores.flatten(0, 1), factors.of_heads.shape[1]
+    # ỹ_s = x̃ − μ_s + M A_s    ρ_s = (‖ỹ_s‖² / d + ε)^(−½)
+    centred = x.centred - (factors.maps.mean(dim=-1) @ m.mT).unsqueeze(-1)
+    of_heads = (t.unflatten(-1, (num_heads, -1)).unbind(-2) for t in (centred, m))
+    for y, own, a in zip(*of_heads, factors.of_heads.unbind(1), strict=True):
+        y.baddbmm_(own.expand(len(a), -1, -1), a)
     scale = _inverse_spread(centred, norm.eps)
     # gelu(ρ_s ∘ (x̃ Wᵀ + M (Ã_s Wᵀ)) + c)
-    hidden = torch.baddbmm(x.hidden, m, maps.hidden)
+    hidden = torch.baddbmm(x.hidden, m.expand(len(maps), -1, -1), maps)
     return centred, torch.ops.aten.gelu_(torch.addcmul(offset, hidden, scale, out=hidden))
 
 

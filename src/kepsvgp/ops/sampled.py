@@ -12,11 +12,12 @@ from torch import Tensor
 
 
 class Factors(NamedTuple):
-    """What is multiplied: M, A_s and b, of all heads."""
+    """What is multiplied: M, A_s and b, of all heads, and A_s of each head alone."""
 
     scores: Float[Tensor, "batch token inner"]
     maps: Float[Tensor, "sample inner dim"]
     bias: Float[Tensor, "*token dim"]
+    of_heads: Float[Tensor, "sample head rank width"]
 
 
 def factors(
@@ -26,10 +27,12 @@ def factors(
 ) -> Factors:
     """The factors of all heads, from those of each."""
     # (head·rank × head·width) for every sample
-    diagonal = torch.diag_embed(torch.einsum("s h r w -> s r w h", readouts.to(merged.dtype)))
+    readouts = readouts.to(merged.dtype)
+    diagonal = torch.diag_embed(torch.einsum("s h r w -> s r w h", readouts))
     maps = torch.einsum("s r w h k -> s h r k w", diagonal).flatten(3).flatten(1, 2)
     of_heads = bias.to(merged.dtype).unsqueeze(-2).expand(*bias.shape[:-1], readouts.shape[1], -1)
-    return Factors(merged.transpose(1, 2).flatten(2), maps, of_heads.flatten(-2))
+    scores = merged.transpose(1, 2).flatten(2)
+    return Factors(scores, maps, of_heads.flatten(-2), readouts)
 
 
 def read_out(
@@ -38,7 +41,7 @@ def read_out(
     bias: Float[Tensor, "*token width"],
 ) -> Float[Tensor, "sample batch token dim"]:
     """The samples themselves."""
-    scores, maps, bias = factors(merged, readouts, bias)
+    scores, maps, bias, _ = factors(merged, readouts, bias)
     # b of one row is a row of the maps; of a row for each token, the tokens bring them along
     if bias.ndim == 1:
         scores = torch.nn.functional.pad(scores, (0, 1), value=1.0)
