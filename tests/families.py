@@ -53,6 +53,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "wav2vec2": {
         "conv_dim": (8, 8), "conv_stride": (4, 2), "conv_kernel": (8, 3),
         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 31,
+        "layerdrop": 0.0,
     },
 }  # fmt: skip
 _OWN_SIZES = ("distilbert", "bart", "t5", "gpt2", "swin")

@@ -64,14 +64,15 @@ def test_a_link_goes_on_pointing_to_the_file_that_is_replaced(tmp_path: Path) ->
 def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe.csv", []
     os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
 
     write_atomic(pipe, "new")
-    reader.join()
 
-    assert read == ["new"]
+    # who reads one that was replaced would wait for ever
     assert pipe.is_fifo()
+    reader.join()
+    assert read == ["new"]
 
 
 def test_what_is_still_written_after_a_day_is_kept(tmp_path: Path) -> None:

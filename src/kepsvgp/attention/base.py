@@ -116,7 +116,8 @@ class PenalisedLayer(nn.Module):
         if not left_behind:
             raise UserError(
                 "penalties must follow a forward pass in training mode, once; there was none "
-                "since the last call. Call model.train() and the model before the loss."
+                "since the last call. Call model.train() and the model before the loss. LayerDrop, "
+                "which leaves layers out, must be off: model.config.layerdrop = 0."
             )
         return left_behind
 

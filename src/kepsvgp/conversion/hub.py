@@ -158,7 +158,8 @@ def register() -> None:
     transformers.AutoConfig.register(MODEL_TYPE, config)
     for name in _AUTO:
         auto = getattr(transformers, name)
-        auto.register(config, type(f"Converted{name}", (_Opener,), {"auto": auto}))
+        known = {"auto": auto, "config_class": config}
+        auto.register(config, type(f"Converted{name}", (_Opener,), known))
     _divert(transformers.PreTrainedModel, "save_pretrained", _save)
     _divert(transformers.PreTrainedModel, "push_to_hub", _push)
 
@@ -178,6 +179,7 @@ class _Opener:
     """What transformers calls to open a converted model by one of its `Auto` classes."""
 
     auto: Any
+    config_class: Any
 
     @classmethod
     def from_pretrained(cls, name: Path | str, *args: Any, **options: Any) -> nn.Module:

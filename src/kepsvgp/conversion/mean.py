@@ -33,6 +33,8 @@ class Pair(KEPAttention):
 
     arguments: tuple[str, ...] = ()
     """Names of the arguments of the module, in order."""
+    counted_in: tuple[torch.dtype, ...] = ()
+    """What the module's last output and the draw for it were in."""
 
     def __init__(self, dim: int, num_heads: int, settings: dict[str, Any], **given: Any) -> None:
         super().__init__(dim, num_heads, **settings, **given)
@@ -161,6 +163,8 @@ def _plus(
     drawn = draw(*sequences(module, tokens, given))
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first and tokens.ndim == 3:
         drawn = drawn.transpose(0, 1)
+    if not torch.compiler.is_compiling():
+        pair.counted_in = (out.dtype, drawn.dtype)
     return _with_tokens(output, out + drawn.reshape(out.shape).to(out.dtype))
 
 

@@ -1,7 +1,7 @@
 """A model that is called: with any kind of inputs, and once for each of several samples."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -103,21 +103,28 @@ def linear_in_draws(
     are_linear = draws and all(getattr(layer, "is_linear", False) for layer in draws)
     if not are_linear:
         return logits(draws)
-    num_samples, step = len(next(iter(draws.values()))), _step(model)
+    num_samples = len(next(iter(draws.values())))
     count = (num_samples + 1) // 2 if mirrored else num_samples
-    near = {layer: _near_mean(layer, v[:count], step, means) for layer, v in draws.items()}
-    towards, away, at_mean = logits(near).split([count, count, means])
+    step, found = 0.0, torch.empty(0)
+    # a model may cast its numbers on the way, of which only a pass tells
+    while step != (wanted := _step(model, draws)):
+        near = {layer: _near_mean(layer, v[:count], wanted, means) for layer, v in draws.items()}
+        with nullcontext() if step == 0 else observing([]):
+            found = logits(near)
+        step = wanted
+    towards, away, at_mean = found.split([count, count, means])
     moved = (towards - away) / (2 * step)
     moved = torch.cat([moved, -moved])[:num_samples] if mirrored else moved
     return at_mean + moved
 
 
-def _step(model: nn.Module) -> float:
+def _step(model: nn.Module, layers: Iterable[nn.Module]) -> float:
     """How far from the mean differences are taken, by the coarsest numbers that a model counts in.
 
     Logits change by more than they are rounded, and by little otherwise.
     """
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    types.update(*(getattr(layer, "counted_in", ()) for layer in layers))
     device = next(model.parameters()).device.type
     if dispatch.is_autocast(device):
         types.add(torch.get_autocast_dtype(device))
