@@ -86,27 +86,6 @@ def test_family_is_exported_or_refused(name: str, tmp_path: Path) -> None:
         assert_exported(model, batch, few, tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
-@pytest.mark.parametrize("name", families.EVERY)
-def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
-    model, batch = families.make(name)
-    # narrow, as eight bits take a longer step to see a difference, over which networks bend
-    families.spread(convert(model.eval()), 1e-3)
-    fit_novelty(model, [batch])
-
-    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-
-    kinds = {type(part) for part in small.modules()}
-    assert torch.ao.nn.quantized.dynamic.Linear in kinds
-    (first,), (second,) = (converted_layers(each).values() for each in (model, small))
-    kept = second.kep.state_dict()
-    assert kept.keys() == first.kep.state_dict().keys()
-    assert all(torch.equal(kept[name], value) for name, value in first.kep.state_dict().items())
-    drawn = answers(small, batch)
-    assert 0 < (drawn - answers(model, batch)).abs().max() < 0.05
-    assert predict(small, batch, num_samples=2).novelty is not None
-
-
 class Fused(nn.Module):
     """One map makes queries, keys and values, less wide inside than the tokens."""
 
@@ -241,9 +220,29 @@ def test_own_model_is_exported(kind: str, tmp_path: Path) -> None:
     assert_exported(model, batch, {key: value[:3] for key, value in batch.items()}, tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("name", [*families.EVERY, *OWN])
+def test_eight_bits_leave_the_posterior_alone(name: str) -> None:
+    model, batch = own(name) if name in OWN else families.make(name)
+    # narrow, as eight bits take a longer step to see a difference, over which networks bend
+    families.spread(convert(model.eval(), OWN[name][1] if name in OWN else 1), 1e-3)
+    fit_novelty(model, [batch])
+
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+
+    kinds = {type(part) for part in small.modules()}
+    assert torch.ao.nn.quantized.dynamic.Linear in kinds
+    (first,), (second,) = (converted_layers(each).values() for each in (model, small))
+    kept = second.kep.state_dict()
+    assert kept.keys() == first.kep.state_dict().keys()
+    assert all(torch.equal(kept[name], value) for name, value in first.kep.state_dict().items())
+    drawn = answers(small, batch)
+    assert 0 < (drawn - answers(model, batch)).abs().max() < 0.05
+    assert predict(small, batch, num_samples=2).novelty is not None
+
+
 def test_guide_has_the_table_of_what_is_tested_here() -> None:
-    marks = {name: ["✓"] * 7 for name in families.EVERY}
+    marks = {name: ["✓"] * 7 for name in (*families.EVERY, *OWN)}
     for name in WITHOUT_GRAPH:
         marks[name][5] = "refused"
-    marks |= {kind: ["✓"] * 6 + [""] for kind in OWN}
     assert guide.table_of_models(beside="timm") == marks

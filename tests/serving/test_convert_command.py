@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.csv"
 
 
-def test_folder_gets_its_posterior_and_answers_as_it_did(folder, data, tmp_path) -> None:
+def test_folder_gets_its_posterior_and_answers_as_it_did(folder, data, tmp_path, capsys) -> None:
     import transformers
 
     out = tmp_path / "converted"
@@ -38,6 +38,9 @@ def test_folder_gets_its_posterior_and_answers_as_it_did(folder, data, tmp_path)
 
     assert call("convert", folder, data, "--out", out, *promises) == 0
 
+    shown = capsys.readouterr()
+    assert "effective dimension" in shown.out
+    assert "fitting the posterior to 60 examples" in shown.err
     inputs = dict(tokenizer()(["good film", "a bad the"], padding=True, return_tensors="pt"))
     original = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     converted = load_pretrained(out)

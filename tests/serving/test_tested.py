@@ -272,8 +272,13 @@ def test_commands_take_a_converted_folder(text_model, data, tmp_path, capsys) ->
     assert "+0.0000 … +0.0000" in capsys.readouterr().out
 
     assert call("inspect", text_model, data) == 0
-    assert "posterior scale" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "posterior scale" in shown
+    # how a run is trained is no advice for a model that was not
+    assert "model.kep" not in shown
 
+    assert call("compare", text_model, tmp_path, data) == 2
+    assert "a folder of another kind" in capsys.readouterr().err
     assert call("evaluate", text_model) == 2
     assert "followed by labelled data" in capsys.readouterr().err
     assert call("inspect", text_model) == 2

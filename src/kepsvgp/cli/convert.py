@@ -51,10 +51,14 @@ def convert(
     found = convert_folder(
         folder, data, out, layers=layers, max_risk=max_risk, max_false_alarm=max_false_alarm,
         confidence=confidence, text_column=text_column, label_column=label_column,
-        num_samples=samples, seed=seed,
+        num_samples=samples, seed=seed, say=lambda step: typer.echo(step, err=True),
     )  # fmt: skip
     tested = {"before": found.before, "converted": found.after}
     show_tested(tested, compared=True)
+    dims = ", ".join(f"{each:.1f}" for each in found.fit.effective_dimension)
+    typer.echo(
+        f"posterior: prior precision {found.fit.prior_precision:g}, effective dimension {dims}"
+    )
     if found.rule is not None:
         typer.echo(printable(found.rule.words))
     typer.echo(printable(str(write_report(tested, out / "report.html"))))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from kepsvgp.attention.base import fixed_draws
 from kepsvgp.attention.kep import KEPAttention
 from kepsvgp.attention.primal import PrimalAttention
+from kepsvgp.conversion.mean import Pair
 from kepsvgp.data import Benchmark, Examples, batches
 from kepsvgp.errors import UserError
 from kepsvgp.inference.activity import ADVICE, Activity, activity
@@ -233,7 +234,9 @@ def _report(name: str, layer: nn.Module, seen: _Look) -> LayerReport:
         "posterior": _posterior(layer, seen) if isinstance(layer, KEPAttention) else None,
     }
     report = report.model_copy(update=about)
-    return report.model_copy(update={"findings": findings(report)})
+    # nobody fits the scores beside an attention that stays to a kernel
+    known = {"explained": None, "overlap": None} if isinstance(layer, Pair) else {}
+    return report.model_copy(update={"findings": findings(report.model_copy(update=known))})
 
 
 def _posterior(layer: KEPAttention, seen: _Look) -> Posterior:

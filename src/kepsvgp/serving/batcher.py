@@ -16,7 +16,7 @@ class QueueFull(Exception):
 
 
 class Batcher:
-    """Answers rows in one thread, as many together as wait when it becomes free.
+    """Answers rows in one thread, as many together as wait when it becomes free, in turns.
 
     A batch that fails is divided until the row that it failed for is alone, so that nobody's row
     spoils another's answer.
@@ -35,14 +35,14 @@ class Batcher:
         max_queue: int,
     ) -> None:
         self._answer, self._batch_size, self._max_queue = answer, batch_size, max_queue
-        self._queue: deque[tuple[Row, asyncio.Future[Answer]]] = deque()
+        self._queue: deque[deque[tuple[Row, asyncio.Future[Answer]]]] = deque()
         self._arrived = asyncio.Event()
         self.batches = 0
 
     @property
     def waiting(self) -> int:
         """Rows in the queue."""
-        return len(self._queue)
+        return sum(map(len, self._queue))
 
     async def __call__(self, rows: Sequence[Row]) -> list[Answer]:
         """The answers to the rows, once their turn has come."""
@@ -50,7 +50,7 @@ class Batcher:
             raise QueueFull
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in rows]
-        self._queue.extend(zip(rows, futures, strict=True))
+        self._queue.append(deque(zip(rows, futures, strict=True)))
         self._arrived.set()
         # who gives up waiting cancels these
         return await asyncio.gather(*futures)
@@ -77,9 +77,13 @@ class Batcher:
                         future.set_result(outcome)
 
     def _take(self) -> list[tuple[Row, asyncio.Future[Answer]]]:
+        """One row of each request in turn, so that long requests do not hold up short ones."""
         batch = []
         while self._queue and len(batch) < self._batch_size:
-            row, future = self._queue.popleft()
+            request = self._queue.popleft()
+            row, future = request.popleft()
+            if request:
+                self._queue.append(request)
             if not future.done():
                 batch.append((row, future))
         return batch

@@ -6,7 +6,7 @@ calibrates, and tests. A promise about what is foreign is made on three quarters
 calibrate: the others give novelty its scale.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +49,12 @@ def convert_folder(
     label_column: str = "label",
     num_samples: int = 10,
     seed: int = 0,
+    say: Callable[[str], None] = lambda step: None,
 ) -> Converted:
-    """Gives the model of a Hugging Face folder its posterior and its sense of the foreign."""
+    """Gives the model of a Hugging Face folder its posterior and its sense of the foreign.
+
+    It takes minutes, so `say` is told what is done next.
+    """
     model, processor = _load(folder)
     saved = saved_model(folder, model, _classes(model), num_samples, seed)
     given = read_labelled(saved, data, text_column, label_column)
@@ -64,11 +68,14 @@ def convert_folder(
         given.part(rows) for rows in order.split([fifth, fifth, fifth, len(order) - 3 * fifth])
     )
     convert(model, layers)
+    say(f"asking the model as it was {fifth:,} test examples")
     before = predict_labelled(saved, test)
     device = next(model.parameters()).device
+    say(f"fitting the posterior to {len(train.items):,} examples")
     fit = fit_posterior(
         model, _batches(saved, train), validation=_batches(saved, validation), device=device
     )
+    say("fitting novelty")
     fit_novelty(
         model,
         _batches(saved, train),
@@ -77,6 +84,7 @@ def convert_folder(
         seed=seed,
         device=device,
     )
+    say("asking the converted model")
     rule = None
     if max_risk is not None or max_false_alarm is not None:
         if max_false_alarm is not None:

@@ -170,8 +170,12 @@ def read_tested(path: Path, label_column: str = "label") -> Tested:
     """The predictions in a file."""
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in SUFFIXES:
-        came = "its name ends otherwise" if path.exists() else "there is no such file"
-        raise UserError(f"{path} must be a file of predictions ({', '.join(SUFFIXES)}); {came}.")
+        came = "its name ends otherwise" if path.is_file() else "there is no such file"
+        came = "it is a folder of another kind" if path.is_dir() else came
+        raise UserError(
+            f"{path} must be a file of predictions ({', '.join(SUFFIXES)}), or a folder that "
+            f"`kepsvgp convert` or save_pretrained wrote; {came}."
+        )
     if suffix == ".safetensors":
         return as_tested(Prediction.load(path))
     try:
