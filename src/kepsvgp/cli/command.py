@@ -36,24 +36,21 @@ VariantOption = Annotated[
 ]
 
 
-class Command(TyperCommand):
-    """A command whose flags are shown as flags, without a type to give."""
+class _Shown:
+    """Help that shows flags as flags, without a type to give."""
 
     def get_params(self, ctx: Any) -> list:
         """The parameters, of which flags name no value."""
-        return _without_values(super().get_params(ctx))
+        params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
 
 
-class Group(TyperGroup):
-    """A group of commands, whose flags are shown likewise."""
-
-    def get_params(self, ctx: Any) -> list:
-        """The parameters, of which flags name no value."""
-        return _without_values(super().get_params(ctx))
+class Command(_Shown, TyperCommand):
+    """A command with such help."""
 
 
-def _without_values(params: list) -> list:
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
+class Group(_Shown, TyperGroup):
+    """A group of commands with such help."""
