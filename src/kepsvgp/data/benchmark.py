@@ -31,9 +31,6 @@ class LazyExamples(Mapping[str, Examples]):
     def __len__(self) -> int:
         return len(self._makers)
 
-    def __repr__(self) -> str:
-        return f"LazyExamples({', '.join(self._makers)})"
-
 
 class Note(NamedTuple):
     """A remark on the data, and which of its sets it is about; None for all."""

@@ -1,9 +1,12 @@
 """The data of the paper's figures, read back from runs; how they are drawn is not known here."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from numpy import ndarray
+from torch import Tensor
 
 from kepsvgp.files import write_atomic
 from kepsvgp.metrics.registry import METRICS
@@ -15,6 +18,9 @@ from kepsvgp.paper.records import OutputRoot
 
 # what is shown of every corruption
 BARS = ("accuracy", "aurc", "ece", "nll")
+
+
+Values = TypeVar("Values", Tensor, ndarray)
 
 
 class FigureData(NamedTuple):
@@ -82,12 +88,10 @@ def _by_kind(
         except Missing as missing:
             notes.append(f"{row.title}, seed {seed}: {missing}.")
             continue
-        for metric in metrics:
+        for metric, (kind, splits) in product(metrics, shift_kinds(names).items()):
             values = panels[METRICS[metric].title].setdefault(row.title, {})
-            for kind in dict.fromkeys(shift_kind(name)[0] for name in names):
-                each = [measured[name][metric] for name in names if shift_kind(name)[0] == kind]
-                mean = METRICS[metric].factor * sum(each) / len(each)
-                values.setdefault(kind, []).append(mean)
+            each = [measured[name][metric] for name in splits.values()]
+            values.setdefault(kind, []).append(METRICS[metric].factor * sum(each) / len(each))
     return panels
 
 
@@ -108,16 +112,18 @@ def _of_first_seeds(
 
 def _confidences(reader: Reader, row: MethodRow) -> dict[str, list[float]]:
     familiar = reader.prediction(row, 0, "test")
-    foreign = {name: reader.prediction(row, 0, name) for name in reader.splits(row, 0, "ood")}
-    assert familiar.targets is not None
-    correct = familiar.predicted == familiar.targets
-    parts = {
-        "ID correct": familiar.confidence[correct],
-        "ID wrong": familiar.confidence[~correct],
+    foreign = {
+        TITLES.get(name.removeprefix("ood/"), name): reader.prediction(row, 0, name).confidence
+        for name in reader.splits(row, 0, "ood")
     }
-    for name, prediction in foreign.items():
-        parts[f"OOD {TITLES.get(name.removeprefix('ood/'), name)}"] = prediction.confidence
+    parts = by_group(familiar.confidence, familiar.predicted == familiar.targets, foreign)
     return {name: [round(value, 4) for value in part.tolist()] for name, part in parts.items()}
+
+
+def by_group(confidence: Values, correct: Any, foreign: Mapping[str, Values]) -> dict[str, Values]:
+    """Confidences of the right and of the wrong answers, and of each set of other data."""
+    known = {"ID correct": confidence[correct], "ID wrong": confidence[~correct]}
+    return known | {f"OOD {name}": values for name, values in foreign.items()}
 
 
 def _spectra(reader: Reader, row: MethodRow) -> dict[str, Any]:
@@ -125,6 +131,15 @@ def _spectra(reader: Reader, row: MethodRow) -> dict[str, Any]:
     if found is None:
         raise Missing(Reason("not done", "not inspected yet"))
     return found.model_dump()
+
+
+def shift_kinds(splits: Iterable[str]) -> dict[str, dict[int | None, str]]:
+    """The shifted sets by their kind and severity, which is None where there are no degrees."""
+    kinds: dict[str, dict[int | None, str]] = {}
+    for split in splits:
+        kind, severity = shift_kind(split)
+        kinds.setdefault(kind, {})[severity] = split
+    return kinds
 
 
 def shift_kind(split: str) -> tuple[str, int | None]:

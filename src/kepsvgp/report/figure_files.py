@@ -10,7 +10,7 @@ import numpy as np
 from kepsvgp.config.plugins import find_method
 from kepsvgp.metrics import risk_coverage_curve
 from kepsvgp.metrics.registry import METRICS
-from kepsvgp.paper.figures import BARS, shift_kind
+from kepsvgp.paper.figures import BARS, by_group, shift_kinds
 from kepsvgp.report import figures
 from kepsvgp.report.curves import reliability
 from kepsvgp.report.models import Comparison, Member, Model, compare
@@ -65,12 +65,9 @@ def _of_answers(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
 
 def _groups(member: Member, foreign: Sequence[str]) -> dict[str, np.ndarray]:
     assert member.test is not None
-    confidence, correct = member.test.confidence, member.test.correct
-    groups = {"ID correct": confidence[correct], "ID wrong": confidence[~correct]}
-    for split in foreign:
-        if (found := member.answers(split)) is not None:
-            groups[f"OOD {split.removeprefix('ood/')}"] = found.confidence
-    return groups
+    known = {split: answers for split in foreign if (answers := member.answers(split)) is not None}
+    others = {split.removeprefix("ood/"): each.confidence for split, each in known.items()}
+    return by_group(member.test.confidence, member.test.correct, others)
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
@@ -87,7 +84,7 @@ def _of_kernels(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
 
 
 def _of_shifts(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
-    kinds = shift_kinds(comparison)
+    kinds = shift_kinds(comparison.splits("shift/"))
     if not kinds:
         return
     worst = max((s for splits in kinds.values() for s in splits if s is not None), default=None)
@@ -97,15 +94,6 @@ def _of_shifts(comparison: Comparison) -> Iterator[tuple[str, figures.Figure]]:
     yield "shift-bars", figures.shift_bars(panels)
     values = _shift_values(comparison, kinds, "aurc")
     yield "shift-lines", figures.shift_lines(values, metric="AURC, mean of all severities")
-
-
-def shift_kinds(comparison: Comparison) -> dict[str, Severities]:
-    """The shifted sets by their kind and severity."""
-    kinds: dict[str, Severities] = {}
-    for split in comparison.splits("shift/"):
-        kind, severity = shift_kind(split)
-        kinds.setdefault(kind, {})[severity] = split
-    return kinds
 
 
 def _shift_values(

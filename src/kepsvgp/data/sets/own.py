@@ -19,9 +19,6 @@ from kepsvgp.data.benchmark import Note, Split
 from kepsvgp.errors import UserError
 from kepsvgp.files import absolute
 
-# of a name that is taken for a number; Python refuses to read thousands of them
-_MOST_DIGITS = 100
-
 
 def place(config: DataConfig, kind: str) -> Path:
     """Where the user's data of this kind are, from the root."""
@@ -134,5 +131,4 @@ def stratified_split(
 
 def _natural(name: str) -> tuple[int, int, str]:
     # "10" after "9", and numbers before words
-    is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
-    return (0, int(name), name) if is_number else (1, 0, name)
+    return (0, len(name), name) if name.isdecimal() else (1, 0, name)

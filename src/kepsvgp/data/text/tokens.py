@@ -7,7 +7,7 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -202,13 +202,7 @@ class FileTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._paths)
 
-    @overload
-    def __getitem__(self, position: int) -> str: ...
-    @overload
-    def __getitem__(self, position: slice) -> "FileTexts": ...
-    def __getitem__(self, position: int | slice) -> "str | FileTexts":
-        if isinstance(position, slice):
-            return FileTexts(self._paths[position], self._clean)
+    def __getitem__(self, position: int) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         path = self._paths[position]
         try:
             return self._clean(path.read_text(encoding="utf-8"))
