@@ -25,6 +25,10 @@ _OWN: dict[str, dict[str, Any]] = {
     "distilbert": {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 17},
     "albert": {"embedding_size": 8},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v3": {
+        "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4,
+        "norm_rel_ebd": "layer_norm", "share_att_key": True,
+    },
     "modernbert": {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
     "longformer": {"attention_window": 4},
     "bart": {
@@ -58,8 +62,8 @@ _OWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _OWN_SIZES = ("distilbert", "bart", "t5", "gpt2", "swin")
 SENTENCES = (
-    *TEXT, "camembert", "xlm-roberta", "albert", "mpnet", "deberta-v2", "modernbert", "longformer",
-    "bart", "t5", "gpt2", "llama", "qwen2", "qwen3",
+    *TEXT, "camembert", "xlm-roberta", "albert", "mpnet", "deberta-v2", "deberta-v3", "modernbert",
+    "longformer", "bart", "t5", "gpt2", "llama", "qwen2", "qwen3",
 )  # fmt: skip
 PICTURES = (*IMAGE, "beit", "dinov2", "clip", "siglip", "swin")
 EVERY = (*SENTENCES, *PICTURES, "videomae", "audio-spectrogram-transformer", "wav2vec2")
@@ -75,7 +79,8 @@ def make(name: str, **overrides: object) -> Family:
     common = {} if name in _OWN_SIZES else dict(_SIZES)
     common |= {"num_labels": CLASSES} | _OWN.get(name, {}) | overrides
     if name in SENTENCES:
-        config = transformers.AutoConfig.for_model(name, **(_TOKENS | common))
+        kind = {"deberta-v3": "deberta-v2"}.get(name, name)
+        config = transformers.AutoConfig.for_model(kind, **(_TOKENS | common))
         model = transformers.AutoModelForSequenceClassification.from_config(config)
         return Family(model, text_batch([7, 3, 5, 7], eos=2 if name in ("bart", "t5") else None))
     if name in PICTURES or name == "videomae":

@@ -51,7 +51,8 @@ def test_prediction_equals_the_plain_loop(name: str, layers) -> None:
 
 # what their heads read is the first token of the last block
 FIRST = (
-    *families.TEXT, *families.IMAGE, "camembert", "xlm-roberta", "mpnet", "deberta-v2", "modernbert"
+    *families.TEXT, *families.IMAGE, "camembert", "xlm-roberta", "mpnet", "deberta-v2",
+    "deberta-v3", "modernbert",
 )  # fmt: skip
 
 
