@@ -442,6 +442,21 @@ def test_compiled_layer_equals_eager() -> None:
     assert done.stdout.strip() == "equal", done.stderr
 
 
+@pytest.mark.parametrize("merge", ["add", "concat"])
+@pytest.mark.parametrize("projection", ["landmark", "free", "dual"])
+def test_step_waits_for_no_value(projection: str, merge: str) -> None:
+    """On `meta`, where tensors have no values, whatever reads one on the host fails."""
+    layer = build(projection=projection, merge=merge).to("meta")
+    x = torch.empty(BATCH, TOKEN, DIM, dtype=torch.float64, device="meta", requires_grad=True)
+    for mask in (None, torch.empty(BATCH, TOKEN, dtype=torch.bool, device="meta")):
+        out = layer(x, mask)
+        terms = layer.penalties()
+        (out.sum() + terms.kl + terms.ksvd).backward()
+        assert layer.eval()(x, mask, num_samples=3).shape == (3, BATCH, TOKEN, DIM)
+        layer.train()
+    assert x.grad is not None
+
+
 def test_checkpointing_keeps_gradients_and_forgets_the_recomputed_pass(
     generator: torch.Generator,
 ) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kepsvgp.attention.base import repeat_mask, used_modules
 from kepsvgp.maths.novelty import Moments, leverage, mean_leverage, moments, precision
+from kepsvgp.ops import dispatch
 from kepsvgp.ops.pooling import mean_pool
 
 
@@ -24,12 +25,6 @@ class Tokens(NamedTuple):
     mask: Bool[Tensor, "sequence token"] | None
 
     @property
-    def features(self) -> Float[Tensor, "sequence pair token feature"]:
-        """φ(t) = t / ‖t‖ of queries and keys."""
-        # in order, as the products that follow want them
-        return nn.functional.normalize(self.make_qk().float().contiguous(), dim=-1)
-
-    @property
     def mean(self) -> Float[Tensor, "sequence dim"]:
         """The mean over the real tokens."""
         return mean_pool(self.x.float(), self.mask)
@@ -37,7 +32,33 @@ class Tokens(NamedTuple):
     def feature_moments(self) -> Moments:
         """Of the features, for each head and branch."""
         is_real = None if self.mask is None else self.mask.flatten()
-        return moments(self.features.transpose(0, 1).flatten(1, 2), is_real)
+        features = _features(self.make_qk())
+        return moments(features.transpose(0, 1).flatten(1, 2), is_real)
+
+    def mean_leverage(
+        self, precision: Float[Tensor, "pair feature feature"]
+    ) -> Float[Tensor, "sequence pair"]:
+        """Of the features, over the real tokens; see `kepsvgp.maths.novelty`."""
+        qk, mask = self.make_qk(), self.mask
+        given = (qk,)
+        if mask is not None:
+            # with the axes by which sequences are cut
+            given += (mask[:, None, :, None].to(qk.dtype).expand(-1, qk.shape[1], -1, 1),)
+
+        def of_some(qk: Tensor, *real: Tensor) -> tuple[Tensor]:
+            of_each = real[0][:, 0, :, 0].bool() if real else None
+            return (mean_leverage(_features(qk), precision, of_each),)
+
+        (found,) = dispatch.by_sequence(of_some, given, width=qk.shape[-1])
+        return found
+
+
+def _features(
+    qk: Float[Tensor, "sequence pair token feature"],
+) -> Float[Tensor, "sequence pair token feature"]:
+    """φ(t) = t / ‖t‖."""
+    # in order, as the products that follow want them
+    return nn.functional.normalize(qk.float().contiguous(), dim=-1)
 
 
 _QK = "qk_precision_"
@@ -90,7 +111,7 @@ class Novelty(nn.Module):
         mean, precision = (getattr(self, f"input_{each}_{place}") for each in ("mean", "precision"))
         found = [leverage(tokens.mean - mean, precision)]
         if place == self.middle:
-            by_pair = mean_leverage(tokens.features, getattr(self, f"{_QK}{place}"), tokens.mask)
+            by_pair = tokens.mean_leverage(getattr(self, f"{_QK}{place}"))
             found = [by_pair.mean(dim=1), *found]
         return torch.stack(found, dim=-1)
 
