@@ -285,7 +285,7 @@ class _Upload(io.BytesIO):
 
     name = "the image"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.name
 
 
