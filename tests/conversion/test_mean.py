@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import families
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -324,6 +325,19 @@ class Causal(nn.Module):
     def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
         maps = (self.q(x), self.k(x), self.v(x))
         return nn.functional.scaled_dot_product_attention(*maps, attn_mask=attn_mask)
+
+
+def test_attention_that_pools_by_a_query_of_its_own_is_not_converted() -> None:
+    settings = transformers.SiglipVisionConfig(
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=17,
+        image_size=10, patch_size=5,
+    )  # fmt: skip
+    model = transformers.SiglipVisionModel(settings).eval()
+    assert isinstance(model.get_submodule("head.attention"), nn.MultiheadAttention)
+
+    with pytest.raises(UserError, match="pools the tokens"):
+        convert(model, mean="zero")
+    assert list(converted_layers(convert(model))) == ["encoder.layers.1.self_attn"]
 
 
 def test_attention_inside_of_cross_attention_is_left_out() -> None:
