@@ -56,8 +56,8 @@ def _machine(suites: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _notes() -> str:
-    """Profiles of what misses its limit, kept by hand."""
-    path = Path(__file__).parent / "missed.md"
+    """Where the time goes that is left, kept by hand."""
+    path = Path(__file__).parent / "left.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 

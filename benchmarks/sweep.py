@@ -57,7 +57,8 @@ def _finish(task: Task, out: Path) -> None:
 
 
 def _everything() -> Plan:
-    return plan_request(("all",))
+    # as many seeds as make 500 runs and more
+    return plan_request(("all",), seeds=16)
 
 
 def _seconds(out: Path) -> float:
