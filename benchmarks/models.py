@@ -11,7 +11,7 @@ from benchmarks.layer import SOFTMAX
 from benchmarks.timing import Contest, Limit, Options, contest
 from kepsvgp.config.file import load_config
 from kepsvgp.inference.calls import call
-from kepsvgp.inference.novelty import fit_novelty
+from kepsvgp.inference.novelty import FEWEST, fit_novelty
 from kepsvgp.inference.prediction import predict
 from kepsvgp.models import ImageShape, TextShape, build_model
 from kepsvgp.models.build import InputShape
@@ -160,9 +160,10 @@ def predict_contests(options: Options) -> Iterator[Contest]:
 
 
 def novelty_contests(options: Options) -> Iterator[Contest]:
-    """Ten samples with novelty against ten without."""
+    """Ten samples with novelty against ten without, and the pass that fits it against theirs."""
     for task in (vit(options), imdb(options)):
         yield novelty_contest(task.name, lambda task=task: task.build("kep"), task.inputs, options)
+        yield fitting_contest(task, options)
 
 
 def novelty_contest(
@@ -175,6 +176,23 @@ def novelty_contest(
     limit = Limit("novelty", 1.03, 1.01)
     return contest(
         f"novelty in prediction, {name}", contenders, options, limit, baselines=("without",)
+    )
+
+
+def fitting_contest(task: Task, options: Options, batches: int = 8) -> Contest:
+    """What `fit_novelty` costs beside predicting the same batches once."""
+    model = task.build("kep").eval()
+    evaluate = predicting(task.build("kep").eval(), task.inputs)
+    shown = batches * [task.inputs]
+    # as few held-out examples as will do
+    held_out = (FEWEST // len(task.labels) + 1) * [task.inputs]
+    contenders = {
+        "evaluation": lambda: [evaluate() for _ in shown],
+        "fit_novelty": lambda: fit_novelty(model, shown, calibration=held_out),
+    }
+    limit = Limit("fit_novelty", 1.0)
+    return contest(
+        f"fitting novelty, {task.name}", contenders, options, limit, baselines=("evaluation",)
     )
 
 
