@@ -2,6 +2,7 @@ from importlib.metadata import version
 
 from commands import call
 
+from kepsvgp.inference.activity import ADVICE
 from kepsvgp.runs.folder import RunFolder
 
 
@@ -22,6 +23,9 @@ def test_train_leaves_a_measured_run(config, tmp_path, capsys) -> None:
     layers = run.inspection().layers
     activity = next(layer.activity for layer in layers if layer.activity is not None)
     assert f"{activity.word}: d_eff {activity.effective_dimension:.1f}" in printed.out
+    assert (f" is {activity.word}: {ADVICE[activity.word]}" in printed.err) == bool(
+        ADVICE[activity.word]
+    )
     assert "run folder" in printed.out
     assert "epoch 2/2" in printed.err
 

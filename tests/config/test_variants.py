@@ -39,16 +39,21 @@ def test_numbers_of_the_appendix_are_those_of_the_variants(dataset: str, variant
 
 @pytest.mark.parametrize("dataset", BESIDE)
 def test_splits_have_the_sizes_of_the_appendix(dataset: str) -> None:
-    data = load_config(dataset, variant="text").data
-    split = {
-        "cifar10": lambda: random_split(50_000, val=5_000, seed=data.seed),
-        "imdb": lambda: imdb._split(data, imdb.REVIEWS),
-        "cola": lambda: cola._split(data, *accumulate(cola.Sizes()[:2])),
-    }[dataset]()
-    # CIFAR's test set is a file of its own
-    sizes = [len(split.train), len(split.val), len(split.test) or 10_000]
+    def sizes_of(variant: str) -> list[int]:
+        data = load_config(dataset, variant=variant).data
+        split = {
+            "cifar10": lambda: random_split(50_000, val=5_000, seed=data.seed),
+            "imdb": lambda: imdb._split(data, imdb.REVIEWS),
+            "cola": lambda: cola._split(data, *accumulate(cola.Sizes()[:2])),
+        }[dataset]()
+        # CIFAR's test set is a file of its own
+        return [len(split.train), len(split.val), len(split.test) or 10_000]
+
+    sizes = sizes_of("text")
     if dataset == "cola":
-        sizes = [sizes[0] + sizes[1], sizes[1], sizes[2]]
+        sizes = [sizes[0] + sizes[1], sizes[1], sizes[2], *sizes_of("program")]
+    else:
+        assert sizes_of("program") == sizes
 
     assert [
         int(n) for n in re.findall(r"\d+", BESIDE[dataset]["examples"].replace(",", ""))
