@@ -40,7 +40,7 @@ types: .venv/dev
 	$(BIN)/pyright
 
 unit: .venv/dev
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup --durations=20
 
 timm: .venv-timm/ready
 	.venv-timm/bin/pytest -o addopts="--timeout=600" tests/timm
